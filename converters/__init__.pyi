@@ -15,12 +15,12 @@ from windrow.converters.records.reshard import (
 )
 from windrow.converters.records.tfrecord import read_records as read_records
 from windrow.converters.records.tfrecord import write_records as write_records
-from windrow.converters.texts.to_records import (
+from windrow.converters.texts.conversions import (
     json_lines_to_array_record as json_lines_to_array_record,
 )
-from windrow.converters.texts.to_records import parquet_to_array_record as parquet_to_array_record
-from windrow.converters.texts.to_zarr import json_lines_to_zarr as json_lines_to_zarr
-from windrow.converters.texts.to_zarr import parquet_to_zarr as parquet_to_zarr
+from windrow.converters.texts.conversions import json_lines_to_zarr as json_lines_to_zarr
+from windrow.converters.texts.conversions import parquet_to_array_record as parquet_to_array_record
+from windrow.converters.texts.conversions import parquet_to_zarr as parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_zarr as tfds_to_zarr
 from windrow.converters.zarr.example_encode import encode_examples as encode_examples
 from windrow.converters.zarr.from_records import array_record_to_zarr as array_record_to_zarr

@@ -38,11 +38,12 @@ from windrow.converters.job.stages import Conversion
 from windrow.converters.job.targets import target_of
 from windrow.converters.records.array_record import file_to_file, tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
-from windrow.converters.texts.to_records import (
+from windrow.converters.texts.conversions import (
     json_lines_to_array_record,
+    json_lines_to_zarr,
     parquet_to_array_record,
+    parquet_to_zarr,
 )
-from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
@@ -95,9 +96,7 @@ class ConversionTransform(beam.PTransform[Any, Any]):
         token = uuid.uuid4().hex
         self._conversion = conversion
         self._folder = OutputFolder(target, conversion.plan.key, token, run=token)
-        self._begin = functools.partial(
-            _begin, conversion, conversion.resume(os.fspath(output)), overwrite, take_over
-        )
+        self._begin = functools.partial(_begin, conversion, os.fspath(output), overwrite, take_over)
 
     def expand(self, pipeline: Any) -> Any:
         """The manifest, after the last step."""
@@ -155,7 +154,7 @@ class FileToFile(ConversionTransform, of=file_to_file):
 
 
 def _begin(
-    conversion: Conversion, resume: str, overwrite: bool, take_over: bool, folder: OutputFolder
+    conversion: Conversion, output: str, overwrite: bool, take_over: bool, folder: OutputFolder
 ) -> None:
     """Take the lease and make the folder ready, unless this pipeline has done so or has ended."""
     target, plan, token = folder.target, conversion.plan, folder.run
@@ -166,6 +165,7 @@ def _begin(
         if not overwrite and finished_before(target, plan) is not None:
             return
         take_lease(target, token, take_over=take_over)
+        resume = conversion.resume(output)
         begin(target, plan, resume=resume, overwrite=overwrite, lease=token)
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import google_crc32c
@@ -24,7 +24,7 @@ from windrow.converters.job.folder import checksum_of
 from windrow.converters.job.inputs import files_below
 from windrow.converters.job.manifest import MANIFEST_NAME, Manifest, OutputFile
 from windrow.converters.job.stages import check_integer
-from windrow.converters.job.targets import WORK, RemoteTarget, Target, target_of
+from windrow.converters.job.targets import WORK, Target, target_of
 from windrow.core.machine import usable_cores
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import bad_lines
@@ -256,10 +256,19 @@ class FolderCheck:
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        return self._report(bad, elapsed_s=time.monotonic() - begin)
+        return CheckReport(
+            folder=self._target.shown(),
+            format=self.manifest.format,
+            records=self.manifest.records,
+            files=len(self.files),
+            read_bytes=self._total_bytes,
+            is_listed=self._there is not None,
+            bad=(*bad, *self._beside()),
+            elapsed_s=time.monotonic() - begin,
+        )
 
     def _fault(self, file: OutputFile) -> BadFile | None:
-        """Return the fault of a file of the manifest, or None. Reads it once."""
+        """Return the fault of a file of the manifest, or None. Reads it once, and then its index."""
         try:
             size, crc32c = self._read(file)
             if size != file.size_bytes:
@@ -269,27 +278,12 @@ class FolderCheck:
                     f"its CRC-32C is {crc32c}, and the manifest says {file.crc32c}: it was changed"
                 )
             else:
-                return None
+                why = self._miscounted(file) if self._has_records(file) else ""
         except NotFoundError:
             why = "it is not there"
         except (OSError, ValueError) as error:  # ValueError: a name that no file can have
             why = f"it cannot be read: {getattr(error, 'strerror', None) or error}"
-        return BadFile(file.name, why)
-
-    def _report(self, bad: Sequence[BadFile], *, elapsed_s: float) -> CheckReport:
-        """Return the report with the results of `_fault`. Reads the ends of record files."""
-        wrong = {found.name for found in bad}
-        good = [f for f in self.files if f.name not in wrong and self._has_records(f)]
-        return CheckReport(
-            folder=self._target.shown(),
-            format=self.manifest.format,
-            records=self.manifest.records,
-            files=len(self.files),
-            read_bytes=self._total_bytes,
-            is_listed=self._there is not None,
-            bad=(*bad, *self._miscounted(good), *self._beside()),
-            elapsed_s=elapsed_s,
-        )
+        return BadFile(file.name, why) if why else None
 
     def _read(self, file: OutputFile) -> tuple[int, str]:
         """Size and checksum of a file; a file of the wrong size is not read."""
@@ -307,27 +301,17 @@ class FolderCheck:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise NotFoundError(path) from error
 
-    def _miscounted(self, files: Sequence[OutputFile]) -> Iterator[BadFile]:
-        """Yield the whole record files whose number of records is not the listed one."""
-        if not files:
-            return
-        paths = [self.place(file.name) for file in files]
+    def _miscounted(self, file: OutputFile) -> str:
+        """Return the fault of a whole record file; '' if it holds the listed number of records."""
+        path = self.place(file.name)
         try:
-            options = options_for(paths, self._options)
-            source = ArrayRecordDataSource(paths, storage_options=options)
+            options = options_for([path], self._options)
+            records = len(ArrayRecordDataSource([path], storage_options=options))
         except (SourceError, ReadError, NotFoundError) as error:
-            if len(files) == 1:
-                yield BadFile(files[0].name, str(error))
-            else:
-                for file in files:
-                    yield from self._miscounted([file])
-            return
-        for file, opened in zip(files, source.files, strict=True):
-            if opened.records != file.records:
-                yield BadFile(
-                    file.name,
-                    f"it holds {opened.records:,} records, and the manifest says {file.records:,}",
-                )
+            return str(error)
+        if records == file.records:
+            return ""
+        return f"it holds {records:,} records, and the manifest says {file.records:,}"
 
     def _beside(self) -> Iterator[BadFile]:
         """Yield the faults of the list of files, and the data files that it lacks."""
@@ -365,7 +349,7 @@ def _nothing_where_refused() -> Iterator[None]:
 
 
 def _root(target: Target) -> str:
-    return target.url if isinstance(target, RemoteTarget) else target.shown()
+    return target.url
 
 
 def _fetcher(storage_options: Mapping[str, Any] | None, what: str) -> Fetcher:
@@ -396,8 +380,6 @@ def _files_in(target: Target) -> frozenset[str] | None:
     """Return the names of all files in a folder; None if it cannot be listed."""
     if target.local is not None:
         return frozenset(name for name, _ in files_below(target.local))
-    if not isinstance(target, RemoteTarget):
-        return None
     try:
         fs, root = url_to_fs(target.url, **target.options)
         fs.invalidate_cache()

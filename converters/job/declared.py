@@ -18,7 +18,7 @@ The decorator makes three things of it:
 3. the flags of the command that resumes the conversion, spelled as `OPTIONS` has it.
 
 Invariant: the signature alone has the name, type and default of a setting, and `OPTIONS` alone has
-its spelling on the command line.
+its spelling on the command line, and the least and most of an integer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any, Final, ParamSpec, Protocol, cast
 from windrow.converters.job.inputs import source_texts
 from windrow.converters.job.job import carry_out
 from windrow.converters.job.manifest import Manifest, as_json
-from windrow.converters.job.stages import Conversion
+from windrow.converters.job.stages import Conversion, check_integer
 
 P = ParamSpec("P")
 
@@ -56,19 +56,35 @@ class SettingKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """The option of `windrow convert` for one setting: its help, and its flag if that is not `--SETTING`."""
+    """The option of `windrow convert` for one setting: its help, and its flag if that is not `--SETTING`.
+
+    Integers from `least` to `most` are allowed, in calls too; any if there is no `least`.
+    """
 
     kind: SettingKind
     help: str
     flag: str = ""
+    least: int | None = None
+    most: int | None = None
 
+
+MOST_FILES: Final = 99_999
 
 # `windrow convert --help` lists them in this order. A setting without an option is for calls alone.
 OPTIONS: Final[Mapping[str, Option]] = {
     "writer_options": Option(SettingKind.TEXT, "ArrayRecord: such as group_size:1,zstd:3."),
-    "files": Option(SettingKind.INTEGER, "ArrayRecord: number of files to write."),
-    "records_per_file": Option(SettingKind.INTEGER, "ArrayRecord: records in each file."),
-    "shuffle_seed": Option(SettingKind.INTEGER, "ArrayRecord: shuffle all records by this seed."),
+    "files": Option(
+        SettingKind.INTEGER, "ArrayRecord: number of files to write.", least=1, most=MOST_FILES
+    ),
+    "records_per_file": Option(
+        SettingKind.INTEGER, "ArrayRecord: records in each file.", least=1, most=1 << 62
+    ),
+    "shuffle_seed": Option(
+        SettingKind.INTEGER,
+        "ArrayRecord: shuffle all records by this seed.",
+        least=0,
+        most=2**32 - 1,
+    ),
     "encode": Option(SettingKind.FUNCTION, "ArrayRecord: from a dict of a row to bytes."),
     "decode": Option(SettingKind.FUNCTION, "Zarr: from a record's bytes to a dict."),
     "features": Option(
@@ -117,7 +133,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
     ),
     "engine": Option(SettingKind.TEXT, "Zarr: the engine of xarray to open SRC with."),
     "max_bad_records": Option(
-        SettingKind.INTEGER, "Damaged records to skip before it is an error."
+        SettingKind.INTEGER, "Damaged records to skip before it is an error.", least=0
     ),
     "memory_bytes": Option(SettingKind.SIZE, "Budget, such as 512MB.", "--memory"),
 }
@@ -171,11 +187,13 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
         for name in given:
             if name not in settings:
                 raise TypeError(f"{plan.__name__}() got an unexpected keyword argument {name!r}")
+        check_integers(settings, given)
         anywhere: Any = plan
         return completed(anywhere(inputs, "", **given), inputs, given)
 
     @functools.wraps(plan)
     def carried_out(*args: P.args, **kwargs: P.kwargs) -> Manifest:
+        check_integers(settings, kwargs)
         planned = plan(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         inputs, output, *_ = bound.args
@@ -188,6 +206,18 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
     made.settings, made.conversion = settings, conversion
     function: ConversionFunction[P] = made
     return function
+
+
+def check_integers(settings: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
+    """Refuse integers that their options do not allow.
+
+    Raises:
+        ArgumentError: If one is out of range, or of another kind.
+    """
+    for name, parameter in settings.items():
+        option, value = OPTIONS.get(name), given.get(name, parameter.default)
+        if option is not None and option.least is not None and value is not parameter.default:
+            check_integer(name, value, option.least, option.most)
 
 
 def flags_of(

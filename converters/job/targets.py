@@ -13,7 +13,6 @@ only `os.fsync` guarantees them.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import dataclasses
 import os
@@ -46,109 +45,184 @@ _WRITEBACK_BYTES: Final = 4 << 20
 Bytes = bytes | bytearray | memoryview
 
 
-class Target(abc.ABC):
-    """A folder to write into, local or remote. Picklable; raises ConversionError if it cannot."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """A folder to write into: a prefix of an object store, or a folder of any file system of fsspec.
 
-    @abc.abstractmethod
-    def shown(self, name: str = "") -> str:
-        """Return the place of `name` for messages, without secrets."""
+    Picklable; raises ConversionError if it cannot be written.
+    """
 
-    @abc.abstractmethod
-    def listed(self, name: str = "") -> list[str]:
-        """Return the sorted names in the folder `name`; empty if there is no such folder."""
-
-    @abc.abstractmethod
-    def size(self, name: str) -> int | None:
-        """Bytes of the file `name`, or None if there is no such file."""
-
-    @abc.abstractmethod
-    def is_there(self, name: str) -> bool:
-        """Return whether there is such a file, or such a folder that is not empty."""
-
-    @abc.abstractmethod
-    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        """The `size` of each of many files."""
-
-    @abc.abstractmethod
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        """Bytes `[start, stop)` of a file, or None if there is no such file; ReadError if damaged."""
-
-    @abc.abstractmethod
-    def write(self, name: str, data: Bytes) -> None:
-        """Write a whole file."""
-
-    @abc.abstractmethod
-    def create(self, name: str, data: bytes) -> bool:
-        """Write a file, unless there is one of that name; whether it was written."""
-
-    @abc.abstractmethod
-    def incoming(self, name: str) -> contextlib.AbstractContextManager[str]:
-        """Give a local path to write `name` to, for `put`; files left there are removed afterwards."""
-
-    @abc.abstractmethod
-    def put(self, path: str, name: str) -> None:
-        """Give the complete local file at `path` (of `incoming`) the name `name`."""
-
-    @abc.abstractmethod
-    def remove(self, names: Iterable[str]) -> None:
-        """Remove files that exist, and the folders that this leaves empty."""
-
-    @abc.abstractmethod
-    def remove_all(self, name: str) -> None:
-        """Remove a file, or a folder and all in it, if it exists."""
+    url: str = dataclasses.field(repr=False)
+    options: dict[str, Any] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
-    @abc.abstractmethod
     def local(self) -> str | None:
         """The path of the folder, if it is on a local disk."""
+        return None
 
+    def shown(self, name: str = "") -> str:
+        """Return the place of `name` for messages, without secrets."""
+        return shown_url(f"{self.url}/{name}" if name else self.url)
 
-def target_of(
-    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> Target:
-    """Return the target that `output` names, a path or a URL of fsspec.
+    def listed(self, name: str = "") -> list[str]:
+        """Return the sorted names in the folder `name`; empty if there is no such folder."""
+        fs, path = self._at(name)
+        found: list[str] = []
+        with self._reading(name):
+            fs.invalidate_cache()
+            found = fs.ls(path, detail=False)
+        names = {
+            entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != path
+        }
+        return sorted(names - {""})
 
-    Raises:
-        ArgumentError: If it is neither.
-        ConversionError: If it is a file, or no package for its protocol is installed.
-    """
-    if not isinstance(output, str | os.PathLike):
-        raise ArgumentError(
-            f"output {output!r} is {type(output).__name__}; give a path or a URL as str"
-        )
-    name = os.fspath(output)
-    if is_remote(name):
-        return RemoteTarget(name.rstrip("/"), dict(storage_options or {}))
-    root = os.path.abspath(local_path(name, what="output"))
-    if os.path.exists(root) and not os.path.isdir(root):
-        raise ConversionError(f"output {root}: is a file; name a folder")
-    return LocalTarget(root)
+    def size(self, name: str) -> int | None:
+        """Bytes of the file `name`, or None if there is no such file."""
+        info = self._info(name)
+        return None if info is None else _file_bytes(info)
 
+    def is_there(self, name: str) -> bool:
+        """Return whether there is such a file, or such a folder that is not empty."""
+        info = self._info(name)
+        if info is None or info["type"] != "directory":
+            return info is not None
+        fs, path = self._at(name)
+        with self._reading(name):
+            # Some file systems keep folders whose files are all removed.
+            return any(files for _, _, files in fs.walk(path))
+        return False
 
-def safe_cause(error: Exception, options: Mapping[str, Any] | None) -> Exception | None:
-    """Return `error`, as the cause of our error; None if it contains a secret."""
-    text = "".join(traceback.format_exception(error))
-    return error if Redaction(options).hide(text) == text else None
+    def _info(self, name: str) -> dict[str, Any] | None:
+        fs, path = self._at(name)
+        with self._reading(name):
+            fs.invalidate_cache()
+            found: dict[str, Any] = fs.info(path)
+            return found
+        return None
 
+    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
+        """The `size` of each of many files."""
+        names = list(names)
+        if len(names) <= _ASKED_ONE_BY_ONE:
+            return {name: self.size(name) for name in names}
+        fs, root = self._at("")
+        found: dict[str, Any] = {}
+        with self._reading(""):
+            fs.invalidate_cache()
+            found = fs.find(root, detail=True)
+        there = {path: _file_bytes(info) for path, info in found.items()}
+        return {name: there.get(f"{root}/{name}") for name in names}
 
-def unwritable(where: str, error: Exception) -> ConversionError:
-    """Return the error for a place that cannot be written."""
-    why = getattr(error, "strerror", None) or error
-    return ConversionError(
-        f"{where}: cannot be written: {why}; make room or choose another folder, and run it again:"
-        " what is finished is kept"
-    )
+    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
+        """Bytes `[start, stop)` of a file, or None if there is no such file; ReadError if damaged."""
+        fs, path = self._at(name)
+        with self._reading(name):
+            whole = start == 0 and stop is None
+            data: bytes = fs.cat_file(path) if whole else fs.cat_file(path, start=start, end=stop)
+            return data
+        return None
+
+    def write(self, name: str, data: Bytes) -> None:
+        """Write a whole file."""
+        fs, path = self._at(name)
+        with self._writing(name):
+            fs.pipe_file(path, bytes(data))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Write a file, unless there is one of that name; whether it was written."""
+        # Look first: some file systems do not know this mode, and would overwrite the file.
+        if self.size(name) is not None:
+            return False
+        fs, path = self._at(name)
+        with self._writing(name):
+            try:
+                fs.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+        return True
+
+    @contextlib.contextmanager
+    def incoming(self, name: str) -> Iterator[str]:
+        """Give a local path to write `name` to, for `put`; files left there are removed afterwards."""
+        base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
+        with tempfile.TemporaryDirectory(prefix="windrow-") as folder:
+            yield os.path.join(folder, base)
+
+    def put(self, path: str, name: str) -> None:
+        """Give the complete local file at `path` (of `incoming`) the name `name`."""
+        fs, far = self._at(name)
+        with self._writing(name):
+            fs.put_file(path, far)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove files that exist, and the folders that this leaves empty."""
+        for name in names:
+            fs, path = self._at(name)
+            with self._writing(name), contextlib.suppress(FileNotFoundError):
+                fs.rm_file(path)
+
+    def remove_all(self, name: str) -> None:
+        """Remove a file, or a folder and all in it, if it exists."""
+        fs, path = self._at(name)
+        with self._writing(name), contextlib.suppress(FileNotFoundError):
+            fs.invalidate_cache()
+            fs.rm(path, recursive=True)
+
+    def _at(self, name: str) -> tuple[Any, str]:
+        try:
+            fs, root = url_to_fs(self.url, **self.options)
+        except ImportError as error:
+            raise missing_package(f"output {self.shown()}: writing", self.url, error) from error
+        except Exception as error:  # each file system has its own for settings that it cannot take
+            kind = ConversionError if isinstance(error, OSError) else ArgumentError
+            raise kind(
+                f"output {self.shown()}: cannot be opened: {self._hide(error)}"
+            ) from self._cause(error)
+        return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
+
+    @contextlib.contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """Raise errors as ours, except that something is not there, which ends the context."""
+        try:
+            yield
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            pass
+        except Exception as error:
+            raise ReadError(
+                f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
+            ) from self._cause(error)
+
+    @contextlib.contextmanager
+    def _writing(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise ConversionError(
+                f"{self.shown(name)}: cannot be written: {type(error).__name__}:"
+                f" {self._hide(error)}; check the place and the rights, and run it again:"
+                " what is finished is kept"
+            ) from self._cause(error)
+
+    def _hide(self, error: Exception) -> str:
+        return Redaction(self.options).hide(str(error))
+
+    def _cause(self, error: Exception) -> Exception | None:
+        """Return `error`, as the cause of our error; None if it contains a secret."""
+        return safe_cause(error, self.options)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LocalTarget(Target):
     """A folder on a local disk, or on one that is mounted."""
 
-    root: str
+    @property
+    def root(self) -> str:
+        """The path of the folder."""
+        return self.url
 
     @property
     def local(self) -> str:
-        return self.root
+        return self.url
 
     def path(self, name: str) -> str:
         """The path of `name`."""
@@ -302,154 +376,41 @@ def _removing(path: str) -> Iterator[None]:
         ) from error
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class RemoteTarget(Target):
-    """A prefix of an object store, or a folder of another file system of fsspec."""
+def target_of(
+    output: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
+) -> Target:
+    """Return the target that `output` names, a path or a URL of fsspec.
 
-    url: str = dataclasses.field(repr=False)
-    options: dict[str, Any] = dataclasses.field(repr=False)
+    Raises:
+        ArgumentError: If it is neither.
+        ConversionError: If it is a file, or no package for its protocol is installed.
+    """
+    if not isinstance(output, str | os.PathLike):
+        raise ArgumentError(
+            f"output {output!r} is {type(output).__name__}; give a path or a URL as str"
+        )
+    name = os.fspath(output)
+    if is_remote(name):
+        return Target(name.rstrip("/"), dict(storage_options or {}))
+    root = os.path.abspath(local_path(name, what="output"))
+    if os.path.exists(root) and not os.path.isdir(root):
+        raise ConversionError(f"output {root}: is a file; name a folder")
+    return LocalTarget(root)
 
-    @property
-    def local(self) -> None:
-        return None
 
-    def shown(self, name: str = "") -> str:
-        return shown_url(f"{self.url}/{name}" if name else self.url)
+def safe_cause(error: Exception, options: Mapping[str, Any] | None) -> Exception | None:
+    """Return `error`, as the cause of our error; None if it contains a secret."""
+    text = "".join(traceback.format_exception(error))
+    return error if Redaction(options).hide(text) == text else None
 
-    def listed(self, name: str = "") -> list[str]:
-        fs, path = self._at(name)
-        found: list[str] = []
-        with self._reading(name):
-            fs.invalidate_cache()
-            found = fs.ls(path, detail=False)
-        names = {
-            entry.rstrip("/").rpartition("/")[2] for entry in found if entry.rstrip("/") != path
-        }
-        return sorted(names - {""})
 
-    def size(self, name: str) -> int | None:
-        info = self._info(name)
-        return None if info is None else _file_bytes(info)
-
-    def is_there(self, name: str) -> bool:
-        info = self._info(name)
-        if info is None or info["type"] != "directory":
-            return info is not None
-        fs, path = self._at(name)
-        with self._reading(name):
-            # Some file systems keep folders whose files are all removed.
-            return any(files for _, _, files in fs.walk(path))
-        return False
-
-    def _info(self, name: str) -> dict[str, Any] | None:
-        fs, path = self._at(name)
-        with self._reading(name):
-            fs.invalidate_cache()
-            found: dict[str, Any] = fs.info(path)
-            return found
-        return None
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        names = list(names)
-        if len(names) <= _ASKED_ONE_BY_ONE:
-            return {name: self.size(name) for name in names}
-        fs, root = self._at("")
-        found: dict[str, Any] = {}
-        with self._reading(""):
-            fs.invalidate_cache()
-            found = fs.find(root, detail=True)
-        there = {path: _file_bytes(info) for path, info in found.items()}
-        return {name: there.get(f"{root}/{name}") for name in names}
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        fs, path = self._at(name)
-        with self._reading(name):
-            whole = start == 0 and stop is None
-            data: bytes = fs.cat_file(path) if whole else fs.cat_file(path, start=start, end=stop)
-            return data
-        return None
-
-    def write(self, name: str, data: Bytes) -> None:
-        fs, path = self._at(name)
-        with self._writing(name):
-            fs.pipe_file(path, bytes(data))
-
-    def create(self, name: str, data: bytes) -> bool:
-        # Look first: some file systems do not know this mode, and would overwrite the file.
-        if self.size(name) is not None:
-            return False
-        fs, path = self._at(name)
-        with self._writing(name):
-            try:
-                fs.pipe_file(path, data, mode="create")
-            except FileExistsError:
-                return False
-        return True
-
-    @contextlib.contextmanager
-    def incoming(self, name: str) -> Iterator[str]:
-        base = name.rpartition("/")[2][-_SHOWN_OF_NAME:]
-        with tempfile.TemporaryDirectory(prefix="windrow-") as folder:
-            yield os.path.join(folder, base)
-
-    def put(self, path: str, name: str) -> None:
-        fs, far = self._at(name)
-        with self._writing(name):
-            fs.put_file(path, far)
-
-    def remove(self, names: Iterable[str]) -> None:
-        for name in names:
-            fs, path = self._at(name)
-            with self._writing(name), contextlib.suppress(FileNotFoundError):
-                fs.rm_file(path)
-
-    def remove_all(self, name: str) -> None:
-        fs, path = self._at(name)
-        with self._writing(name), contextlib.suppress(FileNotFoundError):
-            fs.invalidate_cache()
-            fs.rm(path, recursive=True)
-
-    def _at(self, name: str) -> tuple[Any, str]:
-        try:
-            fs, root = url_to_fs(self.url, **self.options)
-        except ImportError as error:
-            raise missing_package(f"output {self.shown()}: writing", self.url, error) from error
-        except Exception as error:  # each file system has its own for settings that it cannot take
-            kind = ConversionError if isinstance(error, OSError) else ArgumentError
-            raise kind(
-                f"output {self.shown()}: cannot be opened: {self._hide(error)}"
-            ) from self._cause(error)
-        return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
-
-    @contextlib.contextmanager
-    def _reading(self, name: str) -> Iterator[None]:
-        """Raise errors as ours, except that something is not there, which ends the context."""
-        try:
-            yield
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            pass
-        except Exception as error:
-            raise ReadError(
-                f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
-            ) from self._cause(error)
-
-    @contextlib.contextmanager
-    def _writing(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise ConversionError(
-                f"{self.shown(name)}: cannot be written: {type(error).__name__}:"
-                f" {self._hide(error)}; check the place and the rights, and run it again:"
-                " what is finished is kept"
-            ) from self._cause(error)
-
-    def _hide(self, error: Exception) -> str:
-        return Redaction(self.options).hide(str(error))
-
-    def _cause(self, error: Exception) -> Exception | None:
-        """Return `error`, as the cause of our error; None if it contains a secret."""
-        return safe_cause(error, self.options)
+def unwritable(where: str, error: Exception) -> ConversionError:
+    """Return the error for a place that cannot be written."""
+    why = getattr(error, "strerror", None) or error
+    return ConversionError(
+        f"{where}: cannot be written: {why}; make room or choose another folder, and run it again:"
+        " what is finished is kept"
+    )
 
 
 def _file_bytes(info: Mapping[str, Any]) -> int | None:

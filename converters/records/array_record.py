@@ -15,29 +15,28 @@ name only when its footer, read back, counts as many as were written.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, Unpack
 
 from windrow.converters.job.declared import declared
-from windrow.converters.job.folder import OutputFolder
-from windrow.converters.job.inputs import Input, Paths, find_inputs, source_texts
+from windrow.converters.job.inputs import Paths, find_inputs, source_texts
 from windrow.converters.job.job import RunOptions, planned
-from windrow.converters.job.stages import Conversion, Expected, Steps, check_integer, known
+from windrow.converters.job.stages import Conversion, Expected, check_integer, known
+from windrow.converters.records.record_files import ALL_RECORDS, RecordSpan, files_of
 from windrow.converters.records.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
     FileTask,
-    SkippedRecords,
     check_writer_options,
+    copied,
     distinct_names,
     finish_files,
     writing_stage,
 )
-from windrow.converters.records.tfrecord import read_batches, without_gzip
+from windrow.converters.records.tfrecord import without_gzip
 from windrow.sources.signatures import TFRECORD
 
 # The function that names files by a prefix.
@@ -122,15 +121,16 @@ def file_to_file(
     else:
         names = _numbered(prefix, len(found))
         settings["prefix"] = prefix
-    tasks = tuple(
-        _MatchedFileTask(name, f"{name}@{source.id.key}", source.size_bytes, at, source)
-        for at, (source, name) in enumerate(zip(found, names, strict=True))
-    )
+    tasks = []
+    for at, (source, name) in enumerate(zip(found, names, strict=True)):
+        span = RecordSpan(source, 0, ALL_RECORDS, ALL_RECORDS, at=at)
+        tasks.append(FileTask(name, f"{name}@{source.id.key}", source.size_bytes, (span,)))
     plan = planned(FORMAT, found, settings, per_file=True)
     stage = writing_stage(
         "convert",
         known(tasks),
-        _batches,
+        # Each block is written as soon as it is read.
+        functools.partial(copied, files_of("tfrecord"), 1),
         writer_options=writer_options,
         max_bad_records=max_bad_records,
     )
@@ -147,31 +147,6 @@ def file_to_file(
         ),
         sources=() if prefix is None else source_texts(inputs),
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _MatchedFileTask(FileTask):
-    """The task of writing the file of input number `at`."""
-
-    at: int
-    source: Input
-
-
-def _batches(
-    folder: OutputFolder, task: _MatchedFileTask, skipped: SkippedRecords, steps: Steps
-) -> Iterator[list[bytes]]:
-    """Yield the records of an input in batches; raise at the end if it has changed meanwhile."""
-    source, records = task.source, 0
-    for batch in read_batches(
-        source.url, skip_bad=skipped.limit > 0, storage_options=source.options
-    ):
-        for error in batch.bad:
-            first, stop = error.records or (0, 1)
-            skipped.add(task.at, first, stop, error)
-        yield batch.records
-        records += len(batch.records)
-        steps.reach(records, batch.stored_bytes)
-    source.check_unchanged()
 
 
 def _numbered(prefix: str, files: int) -> list[str]:

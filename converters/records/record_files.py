@@ -18,15 +18,14 @@ import dataclasses
 import functools
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, TypeAlias
 
 import numpy as np
 
 from windrow.converters.job.inputs import Input, manifest_beside
 from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_reading import opened, read_good
-from windrow.converters.records.record_writing import SkippedRecords
 from windrow.converters.records.tfrecord import FRAME_BYTES, read_batches
 from windrow.errors import ConversionError, ReadError
 from windrow.sources.base import IntArray
@@ -40,6 +39,12 @@ _SAMPLE_BYTES: Final = 32 << 20
 TOLD: Final = ("features", "arrays", "attributes", "group_attributes")
 # Bytes of decoded records that are read at once.
 BATCH_BYTES: Final = 8 << 20
+
+# The end of a span of all records of a file that is not counted.
+ALL_RECORDS: Final = 1 << 62
+
+# Called with the numbers of damaged records, to leave them out, and with their error.
+Lose: TypeAlias = Callable[[IntArray, ReadError], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,19 +85,13 @@ class Counted:
 
     def to_json(self) -> dict[str, Any]:
         """All fields but the file, as JSON values."""
-        return {
-            "records": self.records,
-            "offsets": list(self.offsets),
-            "record_bytes": self.record_bytes,
-            "group": self.group,
-            "bad": [[bad.number, bad.why] for bad in self.bad],
-            "cuts": None if self.cuts is None else list(self.cuts),
-        }
+        found = {name: getattr(self, name) for name in self.__slots__ if name != "source"}
+        return {**found, "bad": [dataclasses.astuple(bad) for bad in self.bad]}
 
     @classmethod
     def from_json(cls, source: Input, value: dict[str, Any]) -> Counted:
         """Return the object for which `to_json` gave `value`."""
-        bad = tuple(Bad(number, why) for number, why in value["bad"])
+        bad = tuple(Bad(*one) for one in value["bad"])
         cuts = None if value["cuts"] is None else tuple(value["cuts"])
         more = {"offsets": tuple(value["offsets"]), "bad": bad, "cuts": cuts}
         return cls(source, **{**value, **more})
@@ -168,7 +167,7 @@ class RowRange:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecordRun:
-    """The numbers of the records of one file in a block.
+    """The numbers of the records of one file in a block, and where that has been read to, as it is stored.
 
     In TFRecord, record `start_record` begins at `start_byte`; other offsets are found from there. In
     JSON Lines, `offsets` has the byte at which each record begins.
@@ -176,6 +175,7 @@ class RecordRun:
 
     source: Input
     numbers: IntArray
+    read_bytes: int = 0
     start_byte: int | None = None
     start_record: int = 0
     offsets: IntArray | None = None
@@ -283,6 +283,9 @@ class RecordFormat(abc.ABC):
     sample_bytes: ClassVar[int] = _SAMPLE_BYTES
     """About the most bytes of the first records that are read together."""
 
+    samples_each: ClassVar[bool] = False
+    """Whether as many first records are read of each file as are wanted of all."""
+
     def batches(self, files: Sequence[Input]) -> list[tuple[Input, ...]]:
         """Return files that are to be counted together."""
         size = _FILES_AT_ONCE if self.counts_at_once else 1
@@ -299,36 +302,38 @@ class RecordFormat(abc.ABC):
 
     @abc.abstractmethod
     def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+        self, spans: Sequence[RecordSpan], block_bytes: int, lose: Lose | None = None
     ) -> Iterator[RecordBlock]:
         """Yield the records of spans, in blocks of about `block_bytes` bytes.
 
-        Damaged records of spans of one file go into `bad`, if it is given.
+        Damaged records are left out by `lose`, if it is given; the spans are of one file then.
 
         Raises:
-            ReadError: If a record is damaged, and `bad` is not given.
+            ReadError: If a record is damaged, and `lose` is not given.
             ConversionError: If a file has fewer records than it had.
         """
 
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        """Yield the first records of a file, after `taken` of the `records` wanted of all files."""
+    def beginning(self, file: Input, records: int, lose: Lose | None) -> Iterator[RecordBlock]:
+        """Yield the first records of a file."""
         (counted,) = self.count([file])
-        stop = min(records - taken, counted.records)
-        return self.blocks([_span(counted, 0, stop)] if stop else [], self.sample_bytes, bad)
+        stop = min(records, counted.records)
+        return self.blocks([_span(counted, 0, stop)] if stop else [], self.sample_bytes, lose)
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
         """Return about `records` first records of all files, without damaged ones if `skip_bad`."""
-        block = RecordBlock()
+        block, lose = RecordBlock(), passed_over if skip_bad else None
         for file in files:
-            bad: list[Bad] | None = [] if skip_bad else None
-            for more in self.beginning(file, records, len(block.records), bad):
+            wanted = records if self.samples_each else records - len(block.records)
+            for more in self.beginning(file, wanted, lose):
                 block.runs += more.runs
                 block.records += more.records
                 if len(block.records) >= records or sum(map(len, block.records)) > _SAMPLE_BYTES:
                     return block
         return block
+
+    def reason(self, error: ReadError) -> str:
+        """Return why a record of a known file and number is bad."""
+        return str(error.why)
 
 
 class StreamFormat(RecordFormat):
@@ -336,26 +341,27 @@ class StreamFormat(RecordFormat):
 
     @abc.abstractmethod
     def runs(
-        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+        self, span: RecordSpan, lose: Lose | None, *, whole: bool = True
     ) -> Iterator[tuple[RecordRun, list[bytes]]]:
-        """Yield the records of a span, some at a time; damaged ones go into `bad`, if it is given.
+        """Yield the records of a span, some at a time; damaged ones are left out by `lose`.
 
         If `whole`, it is an error if the file ends before the span.
         """
 
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        span = RecordSpan(file, 0, records - taken, records)
-        for run, found in self.runs(span, bad, whole=False):
+    def reason(self, error: ReadError) -> str:
+        return f"at byte {error.offset}: {error.why}"
+
+    def beginning(self, file: Input, records: int, lose: Lose | None) -> Iterator[RecordBlock]:
+        span = RecordSpan(file, 0, records, records)
+        for run, found in self.runs(span, lose, whole=False):
             yield RecordBlock(found, [run])
 
     def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+        self, spans: Sequence[RecordSpan], block_bytes: int, lose: Lose | None = None
     ) -> Iterator[RecordBlock]:
         block, size = RecordBlock(), 0
         for span in spans:
-            for run, records in self.runs(span, bad):
+            for run, records in self.runs(span, lose):
                 block.runs.append(run)
                 block.records += records
                 size += sum(map(len, records))
@@ -368,6 +374,8 @@ class StreamFormat(RecordFormat):
 
 class TFRecordFiles(StreamFormat):
     """TFRecord files. Counting reads their frames."""
+
+    samples_each = True
 
     def count(self, files: Sequence[Input], progress: Report = dropped) -> list[Counted]:
         (file,) = files
@@ -382,14 +390,8 @@ class TFRecordFiles(StreamFormat):
             progress(records, batch.stored_bytes)
         return [Counted(file, records, tuple(offsets), -(-data_bytes // max(1, records)))]
 
-    def beginning(
-        self, file: Input, records: int, taken: int, bad: list[Bad] | None
-    ) -> Iterator[RecordBlock]:
-        # All that are wanted, of each file: features are inferred from what this gives.
-        return super().beginning(file, records, 0, bad)
-
     def runs(
-        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+        self, span: RecordSpan, lose: Lose | None, *, whole: bool = True
     ) -> Iterator[tuple[RecordRun, list[bytes]]]:
         number = span.start_record
         for batch in read_batches(
@@ -404,10 +406,10 @@ class TFRecordFiles(StreamFormat):
             number = batch.start_record + len(batch.records) + len(lost)
             numbers = np.setdiff1d(np.arange(batch.start_record, number), lost, assume_unique=True)
             for first, error in zip(lost, batch.bad, strict=True):
-                if bad is not None:
-                    bad.append(Bad(first, f"at byte {error.offset}: {error.why}"))
-                elif span.start <= first < span.stop and first not in span.skipped:
-                    raise error
+                if span.start <= first < span.stop and first not in span.skipped:
+                    if lose is None:
+                        raise error
+                    lose(np.arange(first, first + 1), error)
             wanted = (numbers >= span.start) & (numbers < span.stop)
             if span.skipped:
                 wanted &= ~np.isin(numbers, span.skipped)
@@ -416,10 +418,11 @@ class TFRecordFiles(StreamFormat):
                 records = list(itertools.compress(records, wanted.tolist()))
                 numbers = numbers[wanted]
             if records:
-                yield RecordRun(span.source, numbers, batch.start_byte, batch.start_record), records
+                place = batch.start_byte, batch.start_record
+                yield RecordRun(span.source, numbers, batch.stored_bytes, *place), records
             if number >= span.stop:
                 return
-        if whole:
+        if whole and span.stop < ALL_RECORDS:
             raise fewer(span, number)
 
 
@@ -466,13 +469,13 @@ class ArrayRecordFiles(RecordFormat):
         ]
 
     def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+        self, spans: Sequence[RecordSpan], block_bytes: int, lose: Lose | None = None
     ) -> Iterator[RecordBlock]:
         files = list({span.source.url: span.source for span in spans}.values())
         if not files:
             return
         # A bad record is identified by its number in its own file.
-        open_files = opened(files, among=bad is None)
+        open_files = opened(files, among=lose is None)
         source = open_files.source
         todo = collections.deque((span, span.start) for span in spans if span.rows)
         while todo:
@@ -481,6 +484,8 @@ class ArrayRecordFiles(RecordFormat):
             size = 0
             while todo and size < block_bytes:
                 span, start = todo.popleft()
+                if open_files.file(span.source).records != span.of:
+                    raise fewer(span, open_files.file(span.source).records)
                 stop = open_files.fitting(span.source, start, span.stop, block_bytes - size)
                 numbers = span.numbers(start, stop)
                 more = open_files.nbytes(span.source, start, stop)
@@ -489,50 +494,16 @@ class ArrayRecordFiles(RecordFormat):
                     break
                 size += more
                 if len(numbers):
-                    block.runs.append(RecordRun(span.source, numbers))
+                    block.runs.append(RecordRun(span.source, numbers, span.share(0, stop)))
                     wanted.append(numbers + open_files.first(span.source))
                 if stop < span.stop:
                     todo.appendleft((span, stop))
             if not wanted:
                 continue
-            indices = np.concatenate(wanted)
-            if bad is None:
-                block.records = source.read(indices)
-            else:
-                numbers, block.records = read_good(source, indices, functools.partial(_lose, bad))
-                block.runs = [RecordRun(files[0], numbers)] if block.records else []
+            numbers, block.records = read_good(source, np.concatenate(wanted), lose)
+            if lose is not None:
+                block.runs = [dataclasses.replace(block.runs[-1], numbers=numbers)]
             yield block
-
-
-def read_span(
-    span: RecordSpan, skipped: SkippedRecords, *, batch_bytes: int = BATCH_BYTES
-) -> Iterator[tuple[IntArray, list[bytes], int]]:
-    """Yield the records of a span in batches of about `batch_bytes`: numbers, records, stored bytes.
-
-    The span is of ArrayRecord. A record group that cannot be read is left out with all of its records that are in the span, as
-    far as `skipped` lets them.
-
-    Raises:
-        ReadError: If a record cannot be read; the message names file and records.
-        ConversionError: If the file has changed since it was found.
-    """
-    open_file = opened([span.source])
-    source = open_file.source
-    if len(source) != span.of:
-        raise fewer(span, len(source))
-
-    def lose(numbers: IntArray, error: ReadError) -> None:
-        skipped.add(span.at, int(numbers[0]), int(numbers[-1]) + 1, error)
-
-    begin = span.start
-    while begin < span.stop:
-        stop = open_file.fitting(span.source, begin, span.stop, batch_bytes)
-        wanted = np.arange(begin, stop, dtype=np.int64)
-        numbers, records = read_good(source, wanted, lose if skipped.limit else None)
-        if records:
-            yield numbers, records, span.share(int(numbers[0]), int(numbers[-1]) + 1)
-        begin = stop
-    span.source.check_unchanged()
 
 
 def manifest_features(files: Sequence[Counted]) -> dict[str, Any]:
@@ -546,8 +517,8 @@ def manifest_features(files: Sequence[Counted]) -> dict[str, Any]:
     return {name: settings[name] for name in TOLD if name in settings}
 
 
-def _lose(bad: list[Bad], numbers: IntArray, error: ReadError) -> None:
-    bad += [Bad(number, str(error.why)) for number in numbers.tolist()]
+def passed_over(numbers: IntArray, error: ReadError) -> None:
+    """Leave damaged records out: a `Lose`."""
 
 
 @functools.cache

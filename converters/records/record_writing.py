@@ -34,8 +34,10 @@ from windrow.converters.job.manifest import (
 )
 from windrow.converters.job.stages import ConversionStage, Steps, part_stage
 from windrow.converters.job.targets import growing, unwritable
+from windrow.converters.records.record_files import Lose, RecordFormat
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ConversionError, ReadError
+from windrow.sources.base import IntArray
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -296,17 +298,19 @@ class BatchWriter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileTask:
-    """A file of records to write; conversions add the inputs of its records. Picklable.
+    """A file of records to write. Picklable.
 
     Args:
         name: The name of the file.
         key: The key of its part of the work.
         size_bytes: The bytes that progress reports for it, in all.
+        of: The records, as the conversion knows them.
     """
 
     name: str
     key: str
     size_bytes: int
+    of: Any
 
 
 # Yields the records of a task, some at a time. It notes records that it leaves out, and its
@@ -342,6 +346,30 @@ def _written(
     return FinishedPart(task.key, file.records, (file,), skipped.details)
 
 
+def copied(
+    files: RecordFormat,
+    block_bytes: int,
+    folder: OutputFolder,
+    task: FileTask,
+    skipped: SkippedRecords,
+    steps: Steps,
+) -> Iterator[list[bytes]]:
+    """Yield the records of the task's `RecordSpan`s as they are, as `Batches`.
+
+    Raises:
+        ConversionError: At the end of a span, if its file has been written anew.
+    """
+    records = done_bytes = 0
+    for span in task.of:
+        before = done_bytes - span.share(0, span.start)
+        for block in files.blocks([span], block_bytes, skipped.lose(span.at)):
+            yield block.records
+            records += len(block.records)
+            steps.reach(records, before + block.runs[-1].read_bytes)
+        span.source.check_unchanged()
+        done_bytes += span.stored_bytes
+
+
 def finish_files(
     plan: ConversionPlan,
     names: Sequence[str],
@@ -365,7 +393,13 @@ def finish_files(
     ordered = [by_name[name] for name in names]
     if records is None:
         records = [part.records + len(part.details.get("skipped", ())) for part in ordered]
-    folder.finish(manifest_of(plan, records, ordered, max_bad_records))
+    bad: list[list[tuple[int, str]]] = [[] for _ in records]
+    left_out = skipped_details(ordered, max_bad_records, [one.name for one in plan.inputs])
+    for one in left_out.get("skipped", ()):
+        bad[one["input"]].append((one["record"], one["error"]))
+    inputs, skipped = inputs_of(plan.inputs, records, bad)
+    files = tuple(file for part in ordered for file in part.files)
+    folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))
 
 
 # Records that are left out since they are damaged.
@@ -382,15 +416,12 @@ class SkippedRecords:
     found: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def add(self, at: int, first: int, stop: int, error: ReadError) -> None:
-        """Leave out records `[first, stop)` of input number `at`, which `error` describes.
+    def lose(self, at: int) -> Lose | None:
+        """Return what leaves out records of input number `at`; None if none may be bad."""
+        return functools.partial(self._lose, at) if self.limit else None
 
-        Raises:
-            ReadError: If these are more than the limit allows.
-        """
-        if len(self.found) + stop - first > self.limit:
-            if not self.limit:
-                raise error
+    def _lose(self, at: int, numbers: IntArray, error: ReadError) -> None:
+        if len(self.found) + len(numbers) > self.limit:
             raise ReadError(
                 f"{error}; with it more than max_bad_records={self.limit} are bad",
                 file=error.file,
@@ -399,7 +430,7 @@ class SkippedRecords:
                 why=error.why,
             ) from error
         why = error.why or str(error)
-        self.found += [{"input": at, "record": n, "error": why} for n in range(first, stop)]
+        self.found += [{"input": at, "record": n, "error": why} for n in numbers.tolist()]
 
     @property
     def details(self) -> dict[str, Any]:
@@ -433,29 +464,6 @@ def skipped_details(
             why=one["error"],
         )
     return {"skipped": found} if found else {}
-
-
-def manifest_of(
-    plan: ConversionPlan, records: Sequence[int], parts: Sequence[FinishedPart], limit: int
-) -> Manifest:
-    """Return the manifest of files that hold all records of the inputs.
-
-    Args:
-        plan: What was done.
-        records: The number of records of each input, with those left out.
-        parts: In the order of the files.
-        limit: How many records may have been left out.
-
-    Raises:
-        ReadError: If more were.
-    """
-    names = [one.name for one in plan.inputs]
-    bad: list[list[tuple[int, str]]] = [[] for _ in names]
-    for one in skipped_details(parts, limit, names).get("skipped", ()):
-        bad[one["input"]].append((one["record"], one["error"]))
-    inputs, skipped = inputs_of(plan.inputs, records, bad)
-    files = tuple(file for part in parts for file in part.files)
-    return Manifest(plan.format, inputs, plan.settings, files, skipped)
 
 
 def inputs_of(

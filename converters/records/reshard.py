@@ -48,7 +48,6 @@ from windrow.converters.records.record_files import (
     cut,
     files_of,
     manifest_features,
-    read_span,
 )
 from windrow.converters.records.record_writing import (
     FORMAT,
@@ -57,6 +56,7 @@ from windrow.converters.records.record_writing import (
     SkippedRecords,
     check_writer_options,
     common_stem,
+    copied,
     distinct_names,
     finish_files,
     records_bytes,
@@ -71,8 +71,6 @@ from windrow.transforms.orders import shuffled
 MEMORY_BYTES: Final = 512 << 20
 LEAST_MEMORY_BYTES: Final = 1 << 16
 MOST_MEMORY_BYTES: Final = 1 << 62
-MOST_FILES: Final = 99_999
-_SEEDS: Final = 2**32
 
 
 @declared
@@ -137,9 +135,11 @@ def array_record_to_array_record(
         >>> [file.records for file in manifest.files]
         [25, 25, 25, 25]
     """
-    _check_settings(writer_options, files, shuffle_seed, memory_bytes, max_bad_records)
+    check_writer_options(writer_options)
+    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
     sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
-    found = tuple(files_of("array_record").count(sources))
+    reader = files_of("array_record")
+    found = tuple(reader.count(sources))
     # Memory and bad records do not belong to the plan: the files would be the same.
     settings = {"writer_options": writer_options, "files": files, "shuffle_seed": shuffle_seed}
     one_to_one = files is None and shuffle_seed is None
@@ -151,7 +151,14 @@ def array_record_to_array_record(
         names = shard_names(stem, files or len(found))
     if shuffle_seed is None:
         tasks = _tasks(found, names, one_to_one=one_to_one)
-        stages = _copying(tasks, writer_options, max_bad_records)
+        copying = writing_stage(
+            "convert",
+            known(tasks),
+            functools.partial(copied, reader, BATCH_BYTES),
+            writer_options=writer_options,
+            max_bad_records=max_bad_records,
+        )
+        stages: tuple[ConversionStage, ...] = (copying,)
     else:
         stages = Shuffle(
             found, tuple(names), shuffle_seed, memory_bytes, writer_options, max_bad_records
@@ -164,41 +171,6 @@ def array_record_to_array_record(
         finish=functools.partial(finish_files, plan, names, records, max_bad_records),
         expected=_expected(found, names, shuffle_seed),
     )
-
-
-def _check_settings(
-    writer_options: str,
-    files: int | None,
-    shuffle_seed: int | None,
-    memory_bytes: int,
-    max_bad_records: int,
-) -> None:
-    """Check the settings of `array_record_to_array_record`.
-
-    Raises:
-        ArgumentError: If one is of the wrong kind, or out of range.
-    """
-    check_writer_options(writer_options)
-    check_integer("max_bad_records", max_bad_records, 0)
-    if files is not None:
-        check_integer("files", files, 1, MOST_FILES)
-    if shuffle_seed is not None:
-        check_integer("shuffle_seed", shuffle_seed, 0, _SEEDS - 1)
-    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
-
-
-def _copying(
-    tasks: tuple[_SpansFileTask, ...], writer_options: str, max_bad_records: int
-) -> tuple[ConversionStage, ...]:
-    """Return the one stage that writes records in their own order."""
-    stage = writing_stage(
-        "convert",
-        known(tasks),
-        _batches,
-        writer_options=writer_options,
-        max_bad_records=max_bad_records,
-    )
-    return (stage,)
 
 
 def _expected(found: Sequence[Counted], names: Sequence[str], shuffle_seed: int | None) -> Expected:
@@ -224,40 +196,24 @@ def _own_name(file: Counted) -> str:
     return f"{stem}{mark or '.array_record'}{shard}"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _SpansFileTask(FileTask):
-    """The task of writing a file from spans of the inputs."""
-
-    spans: tuple[RecordSpan, ...]
-
-
 def _tasks(
     found: Sequence[Counted], names: Sequence[str], *, one_to_one: bool
-) -> tuple[_SpansFileTask, ...]:
+) -> tuple[FileTask, ...]:
     if one_to_one:
         whole = [
             RecordSpan(file.source, 0, file.records, file.records, at=at)
             for at, file in enumerate(found)
         ]
         return tuple(
-            _SpansFileTask(name, f"{name}@{one.source.id.key}", one.stored_bytes, (one,))
+            FileTask(name, f"{name}@{one.source.id.key}", one.stored_bytes, (one,))
             for name, one in zip(names, whole, strict=True)
         )
     records = sum(file.records for file in found)
     bounds = [records * at // len(names) for at in range(len(names) + 1)]
     return tuple(
-        _SpansFileTask(name, name, part.stored_bytes, part.spans)
+        FileTask(name, name, part.stored_bytes, part.spans)
         for name, part in zip(names, cut(found, bounds), strict=True)
     )
-
-
-def _batches(
-    folder: OutputFolder, task: _SpansFileTask, skipped: SkippedRecords, steps: Steps
-) -> Iterator[list[bytes]]:
-    for span in task.spans:
-        for _, records, stored_bytes in read_span(span, skipped):
-            yield records
-            steps.add(len(records), stored_bytes)
 
 
 # The shuffle.
@@ -365,18 +321,23 @@ class Shuffle:
         batch_bytes = min(BATCH_BYTES, self._share_bytes // 8)
         held: list[bytes] = []
         held_places: list[Places] = []
-        held_bytes, begin = 0, 0
+        held_bytes = begin = records = done_bytes = 0
+        reader = files_of("array_record")
         for span in item.part.spans:
-            read = read_span(span, skipped, batch_bytes=batch_bytes)
-            for numbers, records, stored_bytes in read:
-                held += records
+            before = done_bytes - span.share(0, span.start)
+            for block in reader.blocks([span], batch_bytes, skipped.lose(span.at)):
+                numbers = np.concatenate([run.numbers for run in block.runs])
+                held += block.records
+                records += len(block.records)
                 held_places.append(places[begin + numbers - span.start])
-                held_bytes += sum(map(len, records)) + _RECORD_BYTES * len(records)
-                steps.add(len(records), stored_bytes)
+                held_bytes += sum(map(len, block.records)) + _RECORD_BYTES * len(block.records)
+                steps.reach(records, before + block.runs[-1].read_bytes)
                 if held_bytes >= most_bytes:
                     yield np.concatenate(held_places), held
                     held, held_places, held_bytes = [], [], 0
+            span.source.check_unchanged()
             begin += span.stop - span.start
+            done_bytes += span.stored_bytes
         if held:
             yield np.concatenate(held_places), held
 
@@ -406,7 +367,7 @@ class Shuffle:
 
     # The second pass.
 
-    def _files(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_ShuffledFileTask]:
+    def _files(self, folder: OutputFolder, results: list[FinishedPart]) -> list[FileTask]:
         runs = sorted((file for part in results for file in part.files), key=lambda run: run.name)
         total = sum(run.size_bytes for run in runs)
         names = tuple(run.name for run in runs)
@@ -417,10 +378,8 @@ class Shuffle:
         for at, (name, places) in enumerate(zip(self.names, bounds, strict=True)):
             size = total * (at + 1) // len(bounds) - total * at // len(bounds)
             # Only the first file lists what was left out.
-            file = _ShuffledFileTask(
-                name, name, size, bucket, tuple(places), names, {} if at else details
-            )
-            files.append(file)
+            buckets = _Buckets(bucket, tuple(places), names, {} if at else details)
+            files.append(FileTask(name, name, size, buckets))
             bucket += len(places) - 1
         return files
 
@@ -439,8 +398,8 @@ class _ShuffleItem:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _ShuffledFileTask(FileTask):
-    """The task of writing the buckets from number `bucket` on, whose places are between `bounds`.
+class _Buckets:
+    """The buckets of a file, from number `bucket` on, whose places are between `bounds`.
 
     `details` are entries of `FinishedPart.details`.
     """
@@ -474,9 +433,10 @@ def places_of(start: int, stop: int, records: int, seed: int) -> Places:
 
 
 def _ordered(
-    folder: OutputFolder, file: _ShuffledFileTask, skipped: SkippedRecords, steps: Steps
+    folder: OutputFolder, task: FileTask, skipped: SkippedRecords, steps: Steps
 ) -> Iterator[list[bytes]]:
     """Yield the records of a file in their order, some at a time."""
+    file: _Buckets = task.of
     skipped.more.update(file.details)
     tables = [_table(folder, run, file) for run in file.runs]
     for at, (first, stop) in enumerate(itertools.pairwise(file.bounds)):
@@ -499,7 +459,7 @@ class _ShuffleBucket:
     ends: Places
 
 
-def _table(folder: OutputFolder, run: str, file: _ShuffledFileTask) -> list[int]:
+def _table(folder: OutputFolder, run: str, file: _Buckets) -> list[int]:
     first, count = file.bucket * _NUMBER_BYTES, len(file.bounds)
     found = folder.read_data(run, first, first + count * _NUMBER_BYTES)
     table: list[int] = np.frombuffer(found, "<i8").tolist()

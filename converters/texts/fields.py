@@ -87,16 +87,18 @@ class JsonDecoder:
         features: The columns, by name.
         text: The field with the text; None for none.
         exact: Whether a record with other fields is bad.
+        whole: Whether the only column is of whole lines.
     """
 
     features: Mapping[str, Feature]
     text: TextField | None = None
     exact: bool = False
+    whole: bool = False
 
     @property
     def checker(self) -> JsonDecoder:
         """A decoder that finds the same bad records, and makes no tokens."""
-        return JsonDecoder(*without_tokens(self.features, self.text), self.exact)
+        return JsonDecoder(*without_tokens(self.features, self.text), self.exact, self.whole)
 
     def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
         if self.text is None or self.text.tokens is None:
@@ -117,6 +119,8 @@ class JsonDecoder:
     def _row(self, record: bytes) -> dict[str, Any]:
         """Return what is put into the columns: bytes of ragged rows, arrays of others, and the text."""
         found = parsed(record)
+        if self.whole:
+            return {LINE: record}
         if self.exact and not found.keys() <= self.features.keys():
             name = min(found.keys() - self.features.keys())
             raise _wrong(
@@ -131,28 +135,6 @@ class JsonDecoder:
             else:
                 row[name] = _fitted(name, _value(name, found), feature)
         return row
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LineDecoder:
-    """Makes a column of whole lines. Each has to be a JSON object. Picklable."""
-
-    features: Mapping[str, Feature] = dataclasses.field(
-        default_factory=lambda: {LINE: Feature(BYTES)}
-    )
-    text: None = None
-
-    @property
-    def checker(self) -> LineDecoder:
-        """The same decoder, which makes no tokens."""
-        return self
-
-    def columns(self, records: Sequence[bytes], wrong: Wrong) -> dict[str, Column]:
-        def row(record: bytes) -> dict[str, Any]:
-            parsed(record)
-            return {LINE: record}
-
-        return columns_of_rows(records, self.features, row, wrong)
 
 
 def parsed(record: bytes) -> dict[str, Any]:

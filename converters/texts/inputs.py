@@ -14,8 +14,8 @@ from typing import Any, Final
 from windrow.converters.job.inputs import Input, Paths, find_inputs
 from windrow.converters.records.record_files import RecordFormat, reporting_changes
 from windrow.converters.texts.fields import (
+    LINE,
     JsonDecoder,
-    LineDecoder,
     TextField,
     inferred_fields,
 )
@@ -27,7 +27,7 @@ from windrow.converters.zarr.records_work import RecordsWork
 from windrow.converters.zarr.rows import Described, Features, Storage, asked_for, check_names
 from windrow.errors import ArgumentError
 from windrow.sources.signatures import JSON_LINES, PARQUET
-from windrow.sources.tf_example.features import Feature
+from windrow.sources.tf_example.features import BYTES, Feature
 
 _HINT: Final = "leave it out by names= (--name)"
 
@@ -41,7 +41,7 @@ class TextWork:
 
     found: tuple[Input, ...]
     files: RecordFormat
-    decoder: JsonDecoder | LineDecoder | TableDecoder
+    decoder: JsonDecoder | TableDecoder
 
     @property
     def tokens(self) -> Tokens | None:
@@ -74,14 +74,49 @@ class TextWork:
         )
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextRequest:
+    """The arguments of `json_lines_to_zarr` that say what is read.
+
+    Raises:
+        ArgumentError: If they are of the wrong kind, or do not go together.
+    """
+
+    inputs: Paths
+    field: str | None
+    tokenizer: str | os.PathLike[str] | None
+    end_token: str | int | None
+    storage_options: Mapping[str, Any] | None
+    names: Sequence[str] | None = None
+
+    def text(self) -> TextField | None:
+        """Return the field with the text, if there is one; the tokenizer is read."""
+        field, tokenizer, end_token = self.field, self.tokenizer, self.end_token
+        if field is not None and (not isinstance(field, str) or not field):
+            raise ArgumentError(f"field is the name of the field with the text, got {field!r:.80}")
+        if tokenizer is not None and field is None:
+            raise ArgumentError("tokenizer needs field=, the name of the field with the text")
+        if end_token is not None and tokenizer is None:
+            raise ArgumentError("end_token needs tokenizer=, the path of a tokenizer.json")
+        if field is None or tokenizer is None:
+            return None if field is None else TextField(field)
+        tokens = tokens_of(tokenizer, end_token, storage_options=self.storage_options)
+        return TextField(field, tokens)
+
+    def distinct(self) -> list[str] | None:
+        """Return the names of fields, each once; None for none."""
+        names = self.names
+        if names is None:
+            return None
+        is_list = isinstance(names, Sequence) and not isinstance(names, str)
+        if not is_list or not names or not all(isinstance(name, str) for name in names):
+            raise ArgumentError(f"names is a list of one field or more, got {names!r:.80}")
+        return list(dict.fromkeys(names))
+
+
 def json_lines_work(
-    inputs: Paths,
+    asked: TextRequest,
     *,
-    field: str | None,
-    tokenizer: str | os.PathLike[str] | None,
-    end_token: str | int | None,
-    storage_options: Mapping[str, Any] | None,
-    names: Sequence[str] | None = None,
     features: Features | None = None,
     skip_bad: bool = False,
     whole_lines: bool = False,
@@ -90,14 +125,13 @@ def json_lines_work(
 
     With `whole_lines`, records are the lines themselves unless there is a field.
     """
-    if names is not None and features is not None:
+    if asked.names is not None and features is not None:
         raise ArgumentError("names and features both say which fields to take; give one of them")
-    text = _text(field, tokenizer, end_token, storage_options)
-    names = _names(names)
-    found = find_inputs(inputs, storage_options=storage_options, marks=JSON_LINES.marks)
+    text, names = asked.text(), asked.distinct()
+    found = find_inputs(asked.inputs, storage_options=asked.storage_options, marks=JSON_LINES.marks)
     files = JsonLinesFiles()
     if whole_lines and text is None:
-        return TextWork(found, files, LineDecoder())
+        return TextWork(found, files, JsonDecoder({LINE: Feature(BYTES)}, whole=True))
     taken: dict[str, Feature] = {}
     if features is not None:
         taken = dict(asked_for(features).features)
@@ -110,20 +144,12 @@ def json_lines_work(
     return TextWork(found, files, decoder)
 
 
-def parquet_work(
-    inputs: Paths,
-    *,
-    field: str | None,
-    tokenizer: str | os.PathLike[str] | None,
-    end_token: str | int | None,
-    storage_options: Mapping[str, Any] | None,
-    names: Sequence[str] | None = None,
-) -> TextWork:
+def parquet_work(asked: TextRequest) -> TextWork:
     """Return what `parquet_to_zarr` reads; arguments and errors as there."""
-    text = _text(field, tokenizer, end_token, storage_options)
-    found = find_inputs(inputs, storage_options=storage_options, marks=PARQUET.marks)
-    names = _names(names)
-    kinds = fields_of(found[0], names, field)
+    text = asked.text()
+    found = find_inputs(asked.inputs, storage_options=asked.storage_options, marks=PARQUET.marks)
+    names = asked.distinct()
+    kinds = fields_of(found[0], names, asked.field)
     wanted = kinds if text is None else names or ()
     taken = {name: feature_of(found[0].shown, name, kinds[name]) for name in wanted}
     files = ParquetFiles(tuple(kinds), {name: str(kind) for name, kind in kinds.items()})
@@ -147,36 +173,3 @@ def _columns(taken: Mapping[str, Feature], text: TextField | None) -> dict[str, 
         columns[text.column] = text.feature
     check_names(columns, hint=_HINT)
     return columns
-
-
-def _names(names: Sequence[str] | None) -> list[str] | None:
-    if names is None:
-        return None
-    is_list = isinstance(names, Sequence) and not isinstance(names, str)
-    if not is_list or not names or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(f"names is a list of one field or more, got {names!r:.80}")
-    return list(dict.fromkeys(names))
-
-
-def _text(
-    field: str | None,
-    tokenizer: str | os.PathLike[str] | None,
-    end_token: str | int | None,
-    storage_options: Mapping[str, Any] | None,
-) -> TextField | None:
-    """Return the field with the text, if there is one.
-
-    Raises:
-        ArgumentError: If the three do not go together.
-    """
-    if field is not None and (not isinstance(field, str) or not field):
-        raise ArgumentError(f"field is the name of the field with the text, got {field!r:.80}")
-    if tokenizer is not None and field is None:
-        raise ArgumentError("tokenizer needs field=, the name of the field with the text")
-    if end_token is not None and tokenizer is None:
-        raise ArgumentError("end_token needs tokenizer=, the path of a tokenizer.json")
-    if field is None:
-        return None
-    if tokenizer is None:
-        return TextField(field)
-    return TextField(field, tokens_of(tokenizer, end_token, storage_options=storage_options))

@@ -27,8 +27,8 @@ from windrow.converters.job.inputs import Input
 from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
     STRIDE_RECORDS,
-    Bad,
     Counted,
+    Lose,
     RecordRun,
     RecordSpan,
     StreamFormat,
@@ -241,7 +241,7 @@ class JsonLinesFiles(StreamFormat):
         return [Counted(file, records, tuple(offsets), mean)]
 
     def runs(
-        self, span: RecordSpan, bad: list[Bad] | None, *, whole: bool = True
+        self, span: RecordSpan, lose: Lose | None, *, whole: bool = True
     ) -> Iterator[tuple[RecordRun, list[bytes]]]:
         number = span.start_record
         if span.stop <= span.start:
@@ -263,7 +263,10 @@ class JsonLinesFiles(StreamFormat):
                     records = list(itertools.compress(records, kept.tolist()))
                     numbers, offsets = numbers[kept], offsets[kept]
                 if records:
-                    yield RecordRun(span.source, numbers, offsets=offsets), records
+                    yield (
+                        RecordRun(span.source, numbers, lines.stored_bytes, offsets=offsets),
+                        records,
+                    )
             number += len(lines)
             if number >= span.stop:
                 return

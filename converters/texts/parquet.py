@@ -19,8 +19,8 @@ import numpy as np
 from windrow.converters.job.inputs import Input
 from windrow.converters.job.stages import Report, dropped
 from windrow.converters.records.record_files import (
-    Bad,
     Counted,
+    Lose,
     RecordBlock,
     RecordFormat,
     RecordRun,
@@ -101,11 +101,11 @@ class ParquetFiles(RecordFormat):
                 )
 
     def first(self, files: Sequence[Input], records: int, *, skip_bad: bool) -> RecordBlock:
-        found = (block for file in files for block in self.beginning(file, records, 0, None))
+        found = (block for file in files for block in self.beginning(file, records, None))
         return next(found, RecordBlock())
 
     def blocks(
-        self, spans: Sequence[RecordSpan], block_bytes: int, bad: list[Bad] | None = None
+        self, spans: Sequence[RecordSpan], block_bytes: int, lose: Lose | None = None
     ) -> Iterator[RecordBlock]:
         for span in spans:
             if span.start < span.stop:

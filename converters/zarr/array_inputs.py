@@ -230,22 +230,15 @@ class XarrayFile:
     """A file that xarray opens when it is first read. Picklable, thread-safe."""
 
     def __init__(
-        self, url: str, *, engine: str | None, storage_options: Mapping[str, Any] | None
+        self, url: str, engine: str | None, storage_options: Mapping[str, Any] | None
     ) -> None:
         self.url, self._engine, self._options = url, engine, storage_options
-        self._restart()
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.url, self._engine, self._options
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.url, self._engine, self._options = state
-        self._restart()
-
-    def _restart(self) -> None:
         self._opened: Any = None
         # The libraries of HDF5 and NetCDF take one call at a time.
         self.lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return XarrayFile, (self.url, self._engine, self._options)
 
     def dataset(self) -> Any:
         """The open dataset; hold `lock`.

@@ -177,7 +177,6 @@ def _conversion(
     storage_options: Mapping[str, Any] | None,
 ) -> Conversion:
     """Plan the conversion of inputs of a format; arguments and errors as for `tfrecord_to_zarr`."""
-    check_integer("max_bad_records", max_bad_records, 0)
     if decode is not None and not callable(decode):
         raise ArgumentError(f"decode must be a function of the bytes of a record, got {decode!r}")
     check_integer("memory_bytes", memory_bytes)

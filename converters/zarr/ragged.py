@@ -11,7 +11,6 @@ neither depends on how the rows were divided into work items.
 
 from __future__ import annotations
 
-import abc
 import contextlib
 import dataclasses
 import itertools
@@ -27,7 +26,7 @@ from windrow.converters.zarr.layout import ArrayLayout
 from windrow.converters.zarr.rows import BLOCK_BYTES, RowFiles, ranges
 from windrow.errors import ConversionError
 from windrow.sources.tf_example.features import Array, Feature, Ragged
-from windrow.sources.zarr.names import BLOCK_VALUES, OFFSETS, RAGGED, VALUES
+from windrow.sources.zarr.names import BLOCK_VALUES, BLOCKS, OFFSETS, RAGGED, VALUES
 
 _OFFSET: Final = np.dtype("<i8")
 
@@ -102,21 +101,27 @@ class Spool:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _SpooledRun:
-    """The next bytes `[start, stop)` of one data file; `base` is added to offsets."""
+    """Bytes `[start, stop)` of one data file, and the rows and items of all files before it."""
 
     spooled: Spooled
     start: int
     stop: int
-    base: int
+    rows: int
+    items: int
 
 
 @dataclasses.dataclass(frozen=True)
-class FilesOfRows(abc.ABC):
-    """Some files of one array of a feature, `[start, stop)` of it, from what was spooled. Picklable."""
+class FilesOfRows:
+    """Some files of one array of a feature, `[start, stop)` of it, from what was spooled. Picklable.
 
+    `what` is the array: `VALUES`, `OFFSETS`, or `BLOCKS`, whose items are counted in blocks.
+    """
+
+    what: str
     layout: ArrayLayout
     start: int
     stop: int
+    runs: tuple[_SpooledRun, ...] = dataclasses.field(repr=False)
 
     @property
     def key(self) -> str:
@@ -136,41 +141,51 @@ class FilesOfRows(abc.ABC):
                 steps.add(0, items.nbytes)
         return FinishedPart(self.key, 0, tuple(out.files))
 
-    @abc.abstractmethod
     def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
         """The items, in order, some at a time."""
-
-
-@dataclasses.dataclass(frozen=True)
-class RaggedFiles(FilesOfRows):
-    """Some files of the values or of the offsets of a feature."""
-
-    what: str
-    runs: tuple[_SpooledRun, ...] = dataclasses.field(repr=False)
-
-    def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
-        dtype, shape = self.layout.numpy_dtype, self.layout.shape[1:]
+        if self.what == BLOCKS:
+            yield self._first_records(folder)
+            return
         if self.what == OFFSETS and self.start == 0:
-            yield np.zeros(1, dtype)
-        step = max(1, BLOCK_BYTES // self.layout.row_bytes) * self.layout.row_bytes
+            yield np.zeros(1, _OFFSET)
         waiting: list[Array] = []
-        for run in self.runs:
-            for start, stop in ranges(run.start, run.stop, step):
-                data = _read(folder, run.spooled, self.what, start, stop)
-                items = np.frombuffer(data, dtype).reshape(-1, *shape)
-                if self.what == OFFSETS:
-                    items = items + run.base
-                waiting.append(items)
-                # Blocks may be small: many of them are encoded at a time.
-                if sum(some.nbytes for some in waiting) >= BLOCK_BYTES:
-                    yield np.concatenate(waiting)
-                    waiting = []
+        for run, _, items in self._read(folder):
+            waiting.append(items + run.items if self.what == OFFSETS else items)
+            # Blocks may be small: many of them are encoded at a time.
+            if sum(some.nbytes for some in waiting) >= BLOCK_BYTES:
+                yield np.concatenate(waiting)
+                waiting = []
         if waiting:
             yield np.concatenate(waiting)
 
+    def _first_records(self, folder: OutputFolder) -> Array:
+        """The first record that begins at the first value of each block, or after it."""
+        edges = np.arange(self.start, self.stop) * self.layout.attributes[BLOCK_VALUES]
+        found = np.zeros(len(edges), _OFFSET)
+        done = 1 if self.start == 0 else 0  # record 0 begins with block 0
+        for run, start, ends in self._read(folder):
+            ends = ends + run.items
+            until = int(np.searchsorted(edges, ends[-1], side="right"))
+            if until > done:
+                # A record begins where the one before it ends.
+                first = run.rows + start // _OFFSET.itemsize + 1
+                found[done:until] = first + np.searchsorted(ends, edges[done:until])
+                done = until
+        return found
 
-def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[RaggedFiles]:
-    """Return the files of one of the two arrays of a feature, to be written in parallel.
+    def _read(self, folder: OutputFolder) -> Iterator[tuple[_SpooledRun, int, Array]]:
+        """Yield the items of each run, some at a time, and the byte at which these begin."""
+        dtype, row_bytes = self.layout.numpy_dtype, self.layout.row_bytes
+        step = max(1, BLOCK_BYTES // row_bytes) * row_bytes
+        what = VALUES if self.what == VALUES else OFFSETS
+        for run in self.runs:
+            for start, stop in ranges(run.start, run.stop, step):
+                data = _read(folder, run.spooled, what, start, stop)
+                yield run, start, np.frombuffer(data, dtype).reshape(-1, *self.layout.shape[1:])
+
+
+def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[FilesOfRows]:
+    """Return the files of values or offsets of a feature, to be written in parallel.
 
     Args:
         what: `VALUES` or `OFFSETS`.
@@ -180,61 +195,24 @@ def ragged_files(what: str, layout: ArrayLayout, spooled: Sequence[Spooled]) -> 
     # Item 0 of the offsets is 0 and lies in no file; the ends of rows follow it.
     shift = 1 if what == OFFSETS else 0
     counts = [one.rows if what == OFFSETS else one.items for one in spooled]
-    bases = list(itertools.accumulate((one.items for one in spooled), initial=0))
-    step = layout.file_shape[0]
+    before = _before(spooled)
+    step, size = layout.file_shape[0], layout.row_bytes
     if layout.shard_shape is None:
         step *= max(1, BLOCK_BYTES // max(1, layout.chunk_bytes))
     bounds = ranges(0, layout.shape[0], step)
     cuts = [max(0, start - shift) for start, _ in bounds] + [layout.shape[0] - shift]
     return [
-        RaggedFiles(
+        FilesOfRows(
+            what,
             layout,
             *bound,
-            what,
-            tuple(
-                _SpooledRun(spooled[at], a * layout.row_bytes, b * layout.row_bytes, bases[at])
-                for at, a, b in runs
-            ),
+            tuple(_SpooledRun(spooled[at], a * size, b * size, *before[at]) for at, a, b in runs),
         )
         for bound, runs in zip(bounds, cut_records(counts, cuts), strict=True)
     ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _EndsRun:
-    """The ends of the rows in one data file, and the rows and items before it."""
-
-    spooled: Spooled
-    rows: int
-    items: int
-
-
-@dataclasses.dataclass(frozen=True)
-class BlockFiles(FilesOfRows):
-    """Some files of the index of a feature: `start` and `stop` are numbers of blocks."""
-
-    runs: tuple[_EndsRun, ...] = dataclasses.field(repr=False)
-
-    def _blocks(self, folder: OutputFolder) -> Iterator[Array]:
-        # The first record that begins at the first value of each block, or after it.
-        edges = np.arange(self.start, self.stop) * self.layout.attributes[BLOCK_VALUES]
-        found = np.zeros(len(edges), _OFFSET)
-        done = 1 if self.start == 0 else 0  # record 0 begins with block 0
-        for run in self.runs:
-            size = run.spooled.rows * _OFFSET.itemsize
-            for start, stop in ranges(0, size, BLOCK_BYTES):
-                data = _read(folder, run.spooled, OFFSETS, start, stop)
-                ends = np.frombuffer(data, _OFFSET) + run.items
-                until = int(np.searchsorted(edges, ends[-1], side="right"))
-                if until > done:
-                    # A record begins where the one before it ends.
-                    first = run.rows + start // _OFFSET.itemsize + 1
-                    found[done:until] = first + np.searchsorted(ends, edges[done:until])
-                    done = until
-        yield found
-
-
-def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[BlockFiles]:
+def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[FilesOfRows]:
     """Return the files of the index of a feature, to be written in parallel.
 
     Args:
@@ -242,15 +220,24 @@ def block_files(layout: ArrayLayout, spooled: Sequence[Spooled]) -> list[BlockFi
         spooled: The rows of all work items, in order.
     """
     size = layout.attributes[BLOCK_VALUES]
+    runs = [
+        _SpooledRun(one, 0, one.rows * _OFFSET.itemsize, rows, items)
+        for one, (rows, items) in zip(spooled, _before(spooled), strict=False)
+    ]
     found = []
     for start, stop in ranges(0, layout.shape[0], layout.file_shape[0]):
-        runs, rows, items = [], 0, 0
-        for one in spooled:
-            if items < (stop - 1) * size and items + one.items >= start * size:
-                runs.append(_EndsRun(one, rows, items))
-            rows, items = rows + one.rows, items + one.items
-        found.append(BlockFiles(layout, start, stop, tuple(runs)))
+        first, last = start * size, (stop - 1) * size
+        own = [run for run in runs if run.items < last and run.items + run.spooled.items >= first]
+        found.append(FilesOfRows(BLOCKS, layout, start, stop, tuple(own)))
     return found
+
+
+def _before(spooled: Sequence[Spooled]) -> list[tuple[int, int]]:
+    """Return the rows and items before each, and last of all."""
+    rows = itertools.accumulate((one.rows for one in spooled), initial=0)
+    return list(
+        zip(rows, itertools.accumulate((one.items for one in spooled), initial=0), strict=True)
+    )
 
 
 def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: int) -> bytes:

@@ -85,6 +85,7 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.core.machine import usable_cores
 from windrow.errors import ConversionError, ReadError
+from windrow.sources.base import IntArray
 from windrow.sources.tf_example.features import (
     Feature,
     Ragged,
@@ -259,8 +260,12 @@ class RecordsWork:
     def _checked(self, file: Counted, features: dict[str, Feature], steps: Steps) -> Counted:
         """The file with its bad records: all are read, and decoded."""
         bad: list[Bad] = []
+
+        def lose(numbers: IntArray, error: ReadError) -> None:
+            bad.extend(Bad(number, self.files.reason(error)) for number in numbers.tolist())
+
         (whole,) = cut([file], [0, file.records])
-        blocks = self.files.blocks(whole.spans, BLOCK_BYTES, bad)
+        blocks = self.files.blocks(whole.spans, BLOCK_BYTES, lose)
         for more in bad_in(self.checker or self.decoder(features), blocks):
             bad += more
             self._check_bad([dataclasses.replace(file, bad=tuple(bad))])

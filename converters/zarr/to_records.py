@@ -17,7 +17,7 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
-from windrow.converters.job.declared import declared
+from windrow.converters.job.declared import MOST_FILES, declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import refuse_changed
 from windrow.converters.job.job import RunOptions
@@ -37,7 +37,6 @@ from windrow.converters.records.record_writing import (
 from windrow.converters.records.reshard import (
     LEAST_MEMORY_BYTES,
     MEMORY_BYTES,
-    MOST_FILES,
     MOST_MEMORY_BYTES,
 )
 from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
@@ -119,10 +118,6 @@ def zarr_to_array_record(
         MissingExtraError: If what is needed is not installed.
     """
     check_writer_options(writer_options)
-    if files is not None:
-        check_integer("files", files, 1, MOST_FILES)
-    if records_per_file is not None:
-        check_integer("records_per_file", records_per_file, 1, 1 << 62)
     check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
     if files is not None and records_per_file is not None:
         raise ArgumentError("files and records_per_file say the same; give one of them")
@@ -166,11 +161,11 @@ def zarr_to_array_record(
     )
 
 
-def _tasks(stem: str, starts: Sequence[int], rows: RowEncoder) -> tuple[_RowsFileTask, ...]:
+def _tasks(stem: str, starts: Sequence[int], rows: RowEncoder) -> tuple[FileTask, ...]:
     """Return one task for each file."""
     names, spans = shard_names(stem, len(starts) - 1), itertools.pairwise(starts)
     return tuple(
-        _RowsFileTask(name, name, rows.share(*span), *span)
+        FileTask(name, name, rows.share(*span), span)
         for name, span in zip(names, spans, strict=True)
     )
 
@@ -469,24 +464,17 @@ def _encoded(encode: Encode, row: int, values: dict[str, Any]) -> bytes:
     return record
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _RowsFileTask(FileTask):
-    """The task of writing the file of rows `[start, stop)`."""
-
-    start: int
-    stop: int
-
-
 def _batches(
     rows: RowEncoder,
     folder: OutputFolder,
-    task: _RowsFileTask,
+    task: FileTask,
     skipped: SkippedRecords,
     steps: Steps,
 ) -> Iterator[list[bytes]]:
-    for stop, records in rows.batches(task.start, task.stop):
+    first, last = task.of
+    for stop, records in rows.batches(first, last):
         yield records
-        steps.reach(stop - task.start, rows.share(task.start, stop))
+        steps.reach(stop - first, rows.share(first, stop))
 
 
 def _finish(

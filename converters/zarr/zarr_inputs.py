@@ -132,7 +132,7 @@ def find_arrays(
             raise ArgumentError(
                 f"{shown_url(url)}: these are {len(others) + 1} files; convert one at a time"
             )
-        file = XarrayFile(found.url, engine=engine, storage_options=storage_options)
+        file = XarrayFile(found.url, engine, storage_options)
         variables, attributes, there = find_variables(file, names)
         arrays: dict[str, InputArray] = {item.facts.name: item for item in variables}
         inputs = ArrayInputs(arrays, attributes, {}, found.id)
@@ -338,19 +338,11 @@ class _ZarrArray(InputArray):
     def __init__(self, facts: InputFacts, found: Found) -> None:
         super().__init__(facts)
         self._found = found
-        self._restart()
-
-    def __getstate__(self) -> tuple[Any, ...]:
-        return self.facts, self._found
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        self.facts, self._found = state
-        self._restart()
-
-    def _restart(self) -> None:
-        self._opened: OpenArray | None = None
-        self._reader: BoxReader | None = None
+        self._opened: tuple[BoxReader, np.dtype[Any]] | None = None
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _ZarrArray, (self.facts, self._found)
 
     def start(self, boxes: Sequence[Box]) -> Future[None]:
         reader, dtype = self._reading()
@@ -358,23 +350,17 @@ class _ZarrArray(InputArray):
             boxes = [Box(box.first, box.out.view(dtype)) for box in boxes]
         return reader.start(boxes, shared_pool())
 
-    def _open(self) -> OpenArray:
-        if self._opened is None:
-            (opened,) = open_arrays(self._found.what, (self._found,))
-            if _facts(self._found, opened) != self.facts:
-                raise ConversionError(
-                    f"{self._found.named} in {self.facts.where} was written anew while it was"
-                    " converted; leave inputs alone meanwhile, and start anew with overwrite=True"
-                )
-            self._opened = opened
-        return self._opened
-
     def _reading(self) -> tuple[BoxReader, np.dtype[Any]]:
         with self._lock:
-            opened = self._open()
-            if self._reader is None:
-                self._reader = opened.box_reader()[0]
-            return self._reader, opened.dtype
+            if self._opened is None:
+                (opened,) = open_arrays(self._found.what, (self._found,))
+                if _facts(self._found, opened) != self.facts:
+                    raise ConversionError(
+                        f"{self._found.named} in {self.facts.where} was written anew while it was"
+                        " converted; leave inputs alone meanwhile, and start anew with overwrite=True"
+                    )
+                self._opened = opened.box_reader()[0], opened.dtype
+            return self._opened
 
 
 class _Scalar(InputArray):

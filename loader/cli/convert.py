@@ -39,11 +39,12 @@ from windrow.converters.job.manifest import Manifest
 from windrow.converters.job.stages import Conversion
 from windrow.converters.records.array_record import tfrecord_to_array_record
 from windrow.converters.records.reshard import array_record_to_array_record
-from windrow.converters.texts.to_records import (
+from windrow.converters.texts.conversions import (
     json_lines_to_array_record,
+    json_lines_to_zarr,
     parquet_to_array_record,
+    parquet_to_zarr,
 )
-from windrow.converters.texts.to_zarr import json_lines_to_zarr, parquet_to_zarr
 from windrow.converters.tfds.conversions import tfds_to_array_record, tfds_to_zarr
 from windrow.converters.zarr.from_records import array_record_to_zarr, tfrecord_to_zarr
 from windrow.converters.zarr.rechunk import zarr_to_zarr
@@ -240,10 +241,8 @@ def command(
         planned = _plan_conversion(sources, source, target, storage_options, settings)
     for note in notes:
         click.echo(f"windrow convert: {note.message}", err=True)
-    conversion = dataclasses.replace(
-        planned,
-        command=shlex.join(["windrow", "convert", *_resume_arguments(raw)]),
-    )
+    resume = shlex.join(["windrow", "convert", *_resume_arguments(raw)])
+    conversion = dataclasses.replace(planned, command=resume)
     if dry_run:
         _show_plan(describe(conversion, output, output_options=options), as_json=as_json)
         return

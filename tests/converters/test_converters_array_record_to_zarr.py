@@ -18,7 +18,9 @@ from tests import hypothesis_profiles
 from tests.array_record_bytes import write
 from tests.conversions import encode, store, values_in
 from windrow.converters import Manifest, array_record_to_zarr, encode_example
+from windrow.converters.job.inputs import find_inputs
 from windrow.converters.job.manifest import MANIFEST_NAME
+from windrow.converters.records.record_files import cut, files_of
 from windrow.converters.zarr.layout import ArrayLayout, metadata_files
 from windrow.converters.zarr.to_records import zarr_to_array_record
 from windrow.errors import NotFoundError, ReadError, SourceError
@@ -208,3 +210,20 @@ def test_what_a_manifest_tells_wrongly_is_refused(tmp_path: Path) -> None:
     write(tmp_path / "records" / "y.array_record", examples(range(2)))
     array_record_to_zarr(tmp_path / "records" / "y.array_record", tmp_path / "other")
     check(tmp_path / "other", range(2))
+
+
+# Row ranges.
+
+
+def test_no_batch_holds_many_large_records_among_small_ones(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    records = [rng.bytes(10)] * 2000 + [rng.bytes(200_000) for _ in range(8)] + [b"end"] * 7
+    path = write(tmp_path / "x.array_record", records)
+    files = files_of("array_record")
+    (counted,) = files.count(find_inputs(path))
+    (row_range,) = cut([counted], [0, 2015])
+    batches = [block.records for block in files.blocks(row_range.spans, 300_000)]
+    assert [one for batch in batches for one in batch] == records
+    # Small ones together, and never two of the large ones.
+    assert max(sum(map(len, batch)) for batch in batches) < 300_000
+    assert len(batches) < 20

@@ -16,7 +16,7 @@ import pytest
 from tests.conversion_cases import BY_NAME, reference, tree
 from tests.processes import Program, until
 from windrow.converters.job.locks import LEASE, check_lease, locked
-from windrow.converters.job.targets import WORK, RemoteTarget, target_of
+from windrow.converters.job.targets import WORK, Target, target_of
 from windrow.core.progress import Progress
 from windrow.errors import ConversionError
 
@@ -107,18 +107,18 @@ def test_a_run_waits_for_nobody_and_harms_nobody(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def far(request: pytest.FixtureRequest) -> RemoteTarget:
+def far(request: pytest.FixtureRequest) -> Target:
     target = target_of(f"memory://{request.node.name}")
-    assert isinstance(target, RemoteTarget)
+    assert isinstance(target, Target)
     return target
 
 
-def lease_of(target: RemoteTarget) -> Any:
+def lease_of(target: Target) -> Any:
     data = target.read(LEASE)
     return None if data is None else json.loads(data)
 
 
-def test_a_lease_that_was_taken_over_is_not_removed_by_its_first_holder(far: RemoteTarget) -> None:
+def test_a_lease_that_was_taken_over_is_not_removed_by_its_first_holder(far: Target) -> None:
     with locked(far, take_over=False) as first:
         with locked(far, take_over=True) as second:
             assert first != second
@@ -132,7 +132,7 @@ def test_a_lease_that_was_taken_over_is_not_removed_by_its_first_holder(far: Rem
             check_lease(far, str(third))
 
 
-def test_a_damaged_lease_is_that_of_another_run(far: RemoteTarget) -> None:
+def test_a_damaged_lease_is_that_of_another_run(far: Target) -> None:
     for text in (b"", b"{", b"[1]", b'{"token": 1}', b"\xff"):
         far.write(LEASE, text)
         with (
@@ -145,7 +145,7 @@ def test_a_damaged_lease_is_that_of_another_run(far: RemoteTarget) -> None:
         assert lease_of(far) is None
 
 
-class Forgetful(RemoteTarget):
+class Forgetful(Target):
     """A store that knows no way to create only what is not there."""
 
     def create(self, name: str, data: bytes) -> bool:
@@ -157,7 +157,7 @@ class Forgetful(RemoteTarget):
     rival: bytes | None = None
 
 
-def test_a_store_without_conditional_writes(far: RemoteTarget) -> None:
+def test_a_store_without_conditional_writes(far: Target) -> None:
     """What another run writes at the same instant is seen when the lease is read back."""
     forgetful = Forgetful(far.url, {})
     with locked(forgetful, take_over=False):
@@ -173,7 +173,7 @@ def test_a_store_without_conditional_writes(far: RemoteTarget) -> None:
         Forgetful.rival = None
 
 
-def test_a_conversion_ends_when_its_lease_is_taken_over(far: RemoteTarget) -> None:
+def test_a_conversion_ends_when_its_lease_is_taken_over(far: Target) -> None:
     inputs = reference(CASE).inputs
     taken = threading.Event()
 
@@ -197,7 +197,7 @@ def test_a_conversion_ends_when_its_lease_is_taken_over(far: RemoteTarget) -> No
     assert found == reference(CASE).whole
 
 
-def test_who_was_refused_leaves_the_lease_of_the_other(far: RemoteTarget) -> None:
+def test_who_was_refused_leaves_the_lease_of_the_other(far: Target) -> None:
     with locked(far, take_over=False) as token:
         for _ in range(3):
             with pytest.raises(ConversionError, match="another run is writing it"):

@@ -19,7 +19,7 @@ from windrow.converters.job.manifest import (
     ConversionPlan,
     InputId,
 )
-from windrow.converters.job.targets import WORK, LocalTarget, RemoteTarget, Target, target_of
+from windrow.converters.job.targets import WORK, LocalTarget, Target, target_of
 from windrow.errors import ArgumentError, ConversionError, ReadError
 
 PLAN = ConversionPlan("f", (InputId("a", 1),), {})
@@ -103,7 +103,7 @@ def test_outputs_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConversionError, match="file: is a file; name a folder"):
         target_of(tmp_path / "file")
     assert isinstance(target_of(f"file://{tmp_path}/out"), LocalTarget)
-    assert isinstance(target_of("memory://x/"), RemoteTarget)
+    assert isinstance(target_of("memory://x/"), Target)
 
 
 class Unreachable(fsspec.AbstractFileSystem):  # type: ignore[misc]  # it has no types

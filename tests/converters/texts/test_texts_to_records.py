@@ -22,7 +22,7 @@ from windrow.converters import (
     json_lines_to_zarr,
     parquet_to_array_record,
 )
-from windrow.converters.texts import to_records
+from windrow.converters.texts import conversions
 from windrow.errors import ConversionError, ReadError
 from windrow.sources import ArrayRecordDataSource
 
@@ -100,7 +100,7 @@ def test_a_large_plain_file_becomes_several(
 ) -> None:
     found = texts(257)
     size = len(lines_of(found))
-    monkeypatch.setattr(to_records, "FILE_BYTES", size // 4 + 1)
+    monkeypatch.setattr(conversions, "FILE_BYTES", size // 4 + 1)
     (tmp_path / "in").mkdir()
     write_lines(tmp_path / "in" / "a.jsonl", found)
     write_lines(tmp_path / "in" / "b.jsonl.gz", found * 9)

@@ -1,7 +1,10 @@
-"""JSON Lines or Parquet to ArrayRecord: a record becomes a line, text, tokens or an Example.
+"""JSON Lines or Parquet to Zarr or ArrayRecord.
 
-Invariant: records keep their order, also across files; bad ones that were left out are listed in the
-manifest.
+In Zarr each field becomes an array, and each record a row. In ArrayRecord a record becomes a line, text,
+tokens or an Example.
+
+Invariant: rows and records have the order of the records of all inputs, not counting bad ones that were
+left out, which the manifest lists.
 """
 
 from __future__ import annotations
@@ -21,12 +24,7 @@ from windrow.converters.job.inputs import Input, Paths
 from windrow.converters.job.job import RunOptions, planned
 from windrow.converters.job.manifest import ConversionPlan, Manifest
 from windrow.converters.job.stages import Conversion, Steps, check_integer
-from windrow.converters.records.record_files import (
-    Counted,
-    RowRange,
-    cut,
-    reporting_changes,
-)
+from windrow.converters.records.record_files import Counted, RowRange, cut, reporting_changes
 from windrow.converters.records.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
@@ -38,18 +36,18 @@ from windrow.converters.records.record_writing import (
     shard_names,
     writing_stage,
 )
-from windrow.converters.records.reshard import MOST_FILES
-from windrow.converters.texts.fields import LINE
-from windrow.converters.texts.inputs import TextWork, json_lines_work, parquet_work
+from windrow.converters.texts.fields import LINE, TOKENS
+from windrow.converters.texts.inputs import TextRequest, TextWork, json_lines_work, parquet_work
 from windrow.converters.texts.lines import is_compressed, without_compression
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.decoding import decoded
 from windrow.converters.zarr.example_encode import encode_examples
 from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.records_work import RecordsWork, noted_inputs, places_of_cuts
-from windrow.converters.zarr.rows import Described, Storage
+from windrow.converters.zarr.rows import Described, Features, Storage
 from windrow.errors import ArgumentError
 from windrow.sources.tf_example.features import features_to_json
+from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES
 
 # Stored bytes of a plain file that become one file of the output.
 FILE_BYTES: Final = 256 << 20
@@ -57,6 +55,172 @@ FILE_BYTES: Final = 256 << 20
 _BLOCK_BYTES: Final = 4 << 20
 _SHARD: Final = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX: Final = re.compile(r"\.(jsonl|ndjson|json|parquet)\Z", re.IGNORECASE)
+
+
+@declared
+def json_lines_to_zarr(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    field: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    end_token: str | int | None = None,
+    names: Sequence[str] | None = None,
+    features: Features | None = None,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    codecs: str = "zstd:1",
+    max_bad_records: int = 0,
+    memory_bytes: int = MEMORY_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    r"""Convert JSON Lines files to one Zarr v3 group: tokens of a document, or an array for each field.
+
+    A record is a line with a JSON object, in UTF-8. Lines of white space alone are not records. With
+    `tokenizer`, the text in `field` becomes the ragged array `tokens`: `tokens/values` has the tokens
+    of all records end to end, in the smallest unsigned dtype that holds the tokenizer's ids, and
+    the tokens of record `i` are `values[offsets[i] : offsets[i + 1]]`. With `field` alone, its text becomes
+    ragged bytes in UTF-8 under the field's name. With neither, every field becomes an array: numbers
+    as they are, strings and lists of different lengths ragged. Chunks, shards, and what a run that was
+    stopped does are as for `tfrecord_to_zarr`.
+
+    Plain files are read in parallel, in parts. A file whose name ends in `.gz`, `.gzip`, `.zst` or
+    `.zstd` has to be read from its beginning: if all arrays are ragged, each of these is one unit of
+    work, so that many files are better than one.
+
+    Args:
+        inputs: A path, glob, folder (of files with `.jsonl` or `.ndjson` in their names) or URL, or a
+            list of them.
+        output: A folder or URL, new, empty, or of an earlier run.
+        field: The field with the text.
+        tokenizer: A path or URL of a `tokenizer.json` of Hugging Face's `tokenizers`. It makes tokens
+            of the text alone, without the special tokens that it would add; the settings in the file
+            for truncation and padding are not used. Its hash is in the manifest's settings.
+        end_token: A token that is added to the end of every document, such as "<|endoftext|>": its name
+            or its id.
+        names: Fields to take in addition to `field`; by default all, or none if `field` is given.
+        features: How fields become arrays, by name, instead of `names`: each a `Feature`, or what its
+            `to_json` gives. By default they are inferred from the first 256 records.
+        chunk_rows: Rows per chunk, the unit that is compressed.
+        shard_rows: Rows per shard, a stored file of many chunks. With 0, each chunk is a file.
+        codecs: 'zstd:1' (level 1), 'gzip:5', 'blosc:lz4:5' or 'none', or JSON as in Zarr v3.
+        max_bad_records: The most records, of all inputs, that may be bad: not a JSON object, without
+            a field that is taken, or with a value of another type there. They are left out, and listed
+            in the manifest; later ones move up. All lines are then parsed twice. A compressed file
+            that is damaged is always an error.
+        memory_bytes: The most memory that a process takes, its libraries included. It holds if no
+            document is larger than some megabytes: a token takes some 100 bytes while it is made.
+        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
+        **run: How it runs: `RunOptions`.
+
+    Returns:
+        The manifest, which also lies in the folder.
+
+    Raises:
+        NotFoundError: If an input or the tokenizer does not exist.
+        ArgumentError: If an argument is of the wrong kind, or the tokenizer has no such end token.
+        ReadError: If an input is damaged, a record is bad, or the tokenizer cannot be read; the
+            message names file, record and byte.
+        ConversionError: If the tokenizer gives no tokens, no array can be made of a field,
+            `memory_bytes` are too few, or `output` cannot be written or holds another conversion.
+        MissingExtraError: If what is needed is not installed.
+
+    Example:
+        >>> import tempfile
+        >>> from windrow.sources import ZarrDataSource
+        >>> folder = tempfile.mkdtemp()
+        >>> with open(f"{folder}/a.jsonl", "w") as file:
+        ...     _ = file.write('{"id": 7, "place": [0.5, 1]}\n{"id": 8, "place": [2, 3]}\n')
+        >>> _ = json_lines_to_zarr(f"{folder}/a.jsonl", f"{folder}/a.zarr")
+        >>> ZarrDataSource(f"{folder}/a.zarr")[1]
+        {'id': np.int64(8), 'place': array([2., 3.])}
+    """
+    asked = TextRequest(inputs, field, tokenizer, end_token, storage_options, names)
+    work = json_lines_work(asked, features=features, skip_bad=max_bad_records > 0)
+    storage = Storage(chunk_rows, shard_rows, codecs)
+    return _zarr_conversion("json_lines_to_zarr", work, storage, max_bad_records, memory_bytes)
+
+
+@declared
+def parquet_to_zarr(
+    inputs: Paths,
+    output: str | os.PathLike[str],
+    *,
+    field: str | None = None,
+    tokenizer: str | os.PathLike[str] | None = None,
+    end_token: str | int | None = None,
+    names: Sequence[str] | None = None,
+    chunk_rows: int | None = None,
+    shard_rows: int | None = None,
+    codecs: str = "zstd:1",
+    max_bad_records: int = 0,
+    memory_bytes: int = MEMORY_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+    **run: Unpack[RunOptions],
+) -> Conversion:
+    """Convert Parquet files to one Zarr v3 group: tokens of a document, or an array for each field.
+
+    All is as for `json_lines_to_zarr`, with these exceptions. The files say what their fields are:
+    numbers and booleans keep their dtypes, strings and bytes are ragged, lists of numbers too, and
+    lists of a fixed size are rows. A row with a null in a field that is taken is bad. A row group is
+    the unit that is read: if all arrays are ragged, none is read twice.
+
+    Example:
+        >>> import tempfile, pyarrow, pyarrow.parquet
+        >>> from windrow.sources import ZarrDataSource
+        >>> folder = tempfile.mkdtemp()
+        >>> table = pyarrow.table({"id": [7, 8], "text": ["one", "two"]})
+        >>> pyarrow.parquet.write_table(table, f"{folder}/a.parquet")
+        >>> _ = parquet_to_zarr(f"{folder}/a.parquet", f"{folder}/a.zarr", names=["id"])
+        >>> ZarrDataSource(f"{folder}/a.zarr")[1]
+        {'id': np.int64(8)}
+    """
+    work = parquet_work(TextRequest(inputs, field, tokenizer, end_token, storage_options, names))
+    storage = Storage(chunk_rows, shard_rows, codecs)
+    return _zarr_conversion("parquet_to_zarr", work, storage, max_bad_records, memory_bytes)
+
+
+def _zarr_conversion(
+    name: str, texts: TextWork, storage: Storage, max_bad_records: int, memory_bytes: int
+) -> Conversion:
+    check_integer("memory_bytes", memory_bytes)
+    known = Described(texts.decoder.features)
+    work = texts.counting(
+        dataclasses.replace(known, arrays=_noted(texts.tokens)),
+        storage,
+        max_bad_records,
+        memory_bytes,
+    )
+    settings = {**texts.to_json(), **known.to_json()}
+    return work.conversion(name, settings, functools.partial(_finish_arrays, work, texts.tokens))
+
+
+def _noted(tokens: Tokens | None) -> dict[str, dict[str, Any]]:
+    """What the array of tokens says of its tokenizer, as `Described.arrays`: a state has it too."""
+    if tokens is None:
+        return {}
+    attributes = {TOKENIZER: {"sha256": tokens.sha256, "end_token": tokens.end}}
+    settings = {"attributes": attributes, "dimension_names": None, "fill_value": None}
+    return {f"{TOKENS}/{VALUES}": settings}
+
+
+def _finish_arrays(
+    work: RecordsWork,
+    tokens: Tokens | None,
+    plan: ConversionPlan,
+    folder: OutputFolder,
+    results: list[FinishedPart],
+) -> None:
+    """Write metadata and manifest, unless there are no tokens; it may run twice."""
+    if tokens is not None:
+        items = {layout["name"]: layout["shape"][0] for layout in folder.needed("arrays")}
+        records = items.get(f"{TOKENS}/{OFFSETS}", 1) - 1
+        refuse_no_tokens(tokens, records, items.get(f"{TOKENS}/{VALUES}", 0))
+    work.finish(plan, folder, results)
+
+
+# To ArrayRecord.
 
 
 @declared
@@ -119,17 +283,11 @@ def json_lines_to_array_record(
         >>> ArrayRecordDataSource(f"{folder}/out")[1]
         b'two'
     """
-    _check_settings(writer_options, files, max_bad_records)
-    texts = json_lines_work(
-        inputs,
-        field=field,
-        tokenizer=tokenizer,
-        end_token=end_token,
-        storage_options=storage_options,
-        whole_lines=True,
-    )
+    check_writer_options(writer_options)
+    asked = TextRequest(inputs, field, tokenizer, end_token, storage_options)
+    texts = json_lines_work(asked, whole_lines=True)
     parts = list(map(_parts, texts.found))
-    return _conversion(
+    return _records_conversion(
         "json_lines_to_array_record", texts, parts, writer_options, files, max_bad_records
     )
 
@@ -158,33 +316,19 @@ def parquet_to_array_record(
     given. A row group is the unit that is read, and is not cut. A row with a null in a field that is
     taken is bad.
     """
-    _check_settings(writer_options, files, max_bad_records)
+    check_writer_options(writer_options)
     if field is not None and names is not None:
         raise ArgumentError(
             "a record is the text of field, or an Example of names; give one of them"
         )
-    texts = parquet_work(
-        inputs,
-        field=field,
-        tokenizer=tokenizer,
-        end_token=end_token,
-        names=names,
-        storage_options=storage_options,
-    )
+    texts = parquet_work(TextRequest(inputs, field, tokenizer, end_token, storage_options, names))
     parts = [1] * len(texts.found)
-    return _conversion(
+    return _records_conversion(
         "parquet_to_array_record", texts, parts, writer_options, files, max_bad_records
     )
 
 
-def _check_settings(writer_options: str, files: int | None, max_bad_records: int) -> None:
-    check_writer_options(writer_options)
-    check_integer("max_bad_records", max_bad_records, 0)
-    if files is not None:
-        check_integer("files", files, 1, MOST_FILES)
-
-
-def _conversion(
+def _records_conversion(
     name: str,
     texts: TextWork,
     parts: Sequence[int],
@@ -217,7 +361,7 @@ def _conversion(
         name=name,
         plan=plan,
         stages=(counting.stages[0], writing),
-        finish=functools.partial(_finish, plan, texts.tokens, tuple(names)),
+        finish=functools.partial(_finish_files, plan, texts.tokens, tuple(names)),
         expected=dataclasses.replace(counting.expected(), files=len(names)),
     )
 
@@ -247,13 +391,6 @@ def _parted(name: str) -> tuple[str, str]:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _RowsTask(FileTask):
-    """The task of writing a file of some rows."""
-
-    row_range: RowRange
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class _Writing:
     """The second stage: writes the files `names`. Picklable.
 
@@ -267,26 +404,27 @@ class _Writing:
     parts: tuple[int, ...] | None
     examples: bool
 
-    def tasks(self, folder: OutputFolder, results: list[FinishedPart]) -> list[_RowsTask]:
+    def tasks(self, folder: OutputFolder, results: list[FinishedPart]) -> list[FileTask]:
         files = self.counting.counted(folder, results)
         if self.parts is None:
             bounds = even_bounds(files, len(self.names))
         else:
             bounds = _apart(files, self.parts)
         return [
-            _RowsTask(name, f"{name}@{rows.digest}", rows.stored_bytes, rows)
+            FileTask(name, f"{name}@{rows.digest}", rows.stored_bytes, rows)
             for name, rows in zip(self.names, cut(files, bounds), strict=True)
         ]
 
     def batches(
-        self, folder: OutputFolder, task: _RowsTask, skipped: SkippedRecords, steps: Steps
+        self, folder: OutputFolder, task: FileTask, skipped: SkippedRecords, steps: Steps
     ) -> Iterator[Sequence[bytes]]:
         """Yield the records of a file, and note how many tokens they are."""
-        rows = max(1, task.row_range.rows)
+        row_range: RowRange = task.of
+        rows = max(1, row_range.rows)
         features = self.texts.decoder.features
         tokens = skipped.more["tokens"] = 0
-        with reporting_changes(task.row_range.sources):
-            for block in self.texts.files.blocks(task.row_range.spans, _BLOCK_BYTES):
+        with reporting_changes(row_range.sources):
+            for block in self.texts.files.blocks(row_range.spans, _BLOCK_BYTES):
                 columns = decoded(self.texts.decoder, block)
                 if self.examples:
                     records = encode_examples(columns, features)
@@ -297,7 +435,7 @@ class _Writing:
                     tokens += len(column.values)
                 yield records
                 steps.add(len(records), task.size_bytes * len(records) // rows)
-        for source in task.row_range.sources:
+        for source in row_range.sources:
             source.check_unchanged()
         skipped.more["tokens"] = tokens
 
@@ -337,7 +475,7 @@ def even_bounds(files: Sequence[Counted], count: int) -> list[int]:
     return [*found, wanted[-1]]
 
 
-def _finish(
+def _finish_files(
     plan: ConversionPlan,
     tokens: Tokens | None,
     names: Sequence[str],

@@ -14,8 +14,11 @@ import fsspec
 import pytest
 
 from tests.conversion_cases import BY_NAME, reference, tree
+from tests.conversions import written
 from tests.processes import Program, until
+from windrow.converters.job.folder import FinishedPart, OutputFolder, begin
 from windrow.converters.job.locks import LEASE, check_lease, locked
+from windrow.converters.job.manifest import ConversionPlan, InputId
 from windrow.converters.job.targets import WORK, Target, target_of
 from windrow.core.progress import Progress
 from windrow.errors import ConversionError
@@ -171,6 +174,33 @@ def test_a_store_without_conditional_writes(far: Target) -> None:
             pass
     finally:
         Forgetful.rival = None
+
+
+def test_a_run_whose_lease_was_taken_over_publishes_nothing_more(far: Target) -> None:
+    plan = ConversionPlan("f", (InputId("a", 1),), {})
+
+    def begun(lease: str | None) -> OutputFolder:
+        return begin(far, plan, resume="", overwrite=False, lease=lease)
+
+    def part(folder: OutputFolder, key: str) -> FinishedPart:
+        return folder.part(
+            key, lambda: FinishedPart(key, 1, (written(folder, f"{key}.out", b"x"),))
+        )
+
+    with locked(far, take_over=False) as first:
+        old = begun(first)
+        part(old, "one")
+        with locked(far, take_over=True) as second:
+            new = begun(second)
+            with pytest.raises(ConversionError, match="another run has taken it over"):
+                part(old, "two")
+            assert far.size("two.out") is None
+            with pytest.raises(ConversionError, match="another run has taken it over"):
+                old.finished(FinishedPart("three", 0, ()))
+            with pytest.raises(ConversionError, match="another run has taken it over"):
+                old.finish(None)  # type: ignore[arg-type]  # it does not come to that
+            part(new, "two")
+            assert {kept.key for kept in new.parts()} == {"one", "two"}
 
 
 def test_a_conversion_ends_when_its_lease_is_taken_over(far: Target) -> None:

@@ -10,12 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from zarr.codecs import ZstdCodec
 
 from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
+from windrow.engine.box_cache import BoxCache
 from windrow.errors import ReadError
-from windrow.sources import WindowDataSource
+from windrow.sources import BoxField, BoxPart, Cut, WindowDataSource
 from windrow.sources.zarr.plain import PlainStore
 
 needs_core = pytest.mark.skipif(native() is None, reason="the native core copies the boxes")
@@ -100,6 +103,51 @@ def test_what_the_core_refuses_once_is_copied_from_the_second_look(
         for found, each in zip(iterator, wanted, strict=True):
             assert np.array_equal(found, each)
     assert looks == [(1, 2)]
+
+
+class NoReader:
+    """Reads nothing."""
+
+    start: Any = None
+    stored_bytes: Any = None
+
+
+@needs_core
+@given(data=st.data())
+def test_the_core_plans_and_copies_as_numpy_does(data: st.DataObject) -> None:
+    rank = data.draw(st.integers(1, 3), "axes")
+    axes = st.tuples(*(st.integers(1, 9) for _ in range(rank)))
+    shape, chunk = data.draw(axes, "shape"), data.draw(axes, "chunk")
+    size = tuple(data.draw(st.integers(0, cells)) for cells in shape)
+    shift = tuple(data.draw(st.integers(0, cells - 1)) for cells in chunk)
+    # Two cuts tile the only field along its last axis.
+    split = data.draw(st.integers(0, size[-1]), "split")
+    none, rest = (0,) * (rank - 1), size[:-1]
+    one, other = (*rest, split), (*rest, size[-1] - split)
+    cuts = Cut((*none, 0), (*none, 0), one), Cut((*none, split), (*none, split), other)
+    places = st.tuples(*(st.integers(0, n - k) for n, k in zip(shape, size, strict=True)))
+    origins = np.array(data.draw(st.lists(places, max_size=5)), np.int64).reshape(-1, rank)
+    dtype = np.dtype(data.draw(st.sampled_from(["u1", "M8[s]", "f4", "V3"])))
+    part = BoxPart(
+        "", shape, dtype, chunk, NoReader(), lambda indices: origins[indices],
+        (BoxField(size, cuts),), shift=shift,
+    )  # fmt: skip
+    low = origins
+    high = low + np.array(size)
+    table = part._table
+    planned = zip(table.cut(low, high), table.cut_in_numpy(low, high), strict=True)
+    for mine, its in planned:
+        assert (mine.dtype, mine.tolist()) == (its.dtype, its.tolist())
+    cache = BoxCache(part, part.chunk_count)
+    cache._memory.view("u1")[...] = np.arange(cache._memory.nbytes).reshape(
+        *cache._memory.shape[:-1], -1
+    )
+    fragments, wanted = cache.fragments(np.arange(len(origins)))
+    slots = np.array(wanted.numbers, np.int64)[wanted.which]
+    (found,) = cache.gather(len(origins), fragments, slots)
+    (expected,) = part.empty(len(origins))
+    cache._fill_in_numpy((expected,), fragments, cache._memory, slots)
+    assert found.tobytes() == expected.tobytes()
 
 
 @needs_core

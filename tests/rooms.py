@@ -113,7 +113,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 1869,
+    "windrow.core": 1866,
     "windrow.sources": 3451,
     "windrow.transforms": 6467,
     "windrow.transforms.nodes": 9062,

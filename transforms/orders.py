@@ -419,7 +419,7 @@ def network_of(length: int, seed: int, rounds: int = 4) -> Network:
     return Network(half_bits, _seed_words(seed, rounds))
 
 
-@functools.lru_cache(1024)  # each read batch asks
+@functools.lru_cache(1024)  # every read batch of a shuffle needs them
 def _seed_words(seed: int, count: int) -> tuple[int, ...]:
     """The first words of C++'s `std::seed_seq{seed}` ([rand.util.seedseq]), at least 4."""
     lags = ((11, 623), (7, 68), (5, 39), (3, 7), ((count - 1) // 2, 0))

@@ -22,10 +22,7 @@ def machine_bytes() -> int:
         found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
         found = 4096 * MIB  # not known
-    for name in (
-        "memory.max",
-        "memory/memory.limit_in_bytes",
-    ):  # of both versions of control groups
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # control groups 2 and 1
         try:
             found = min(found, int((_GROUPS / name).read_text()))
         except (OSError, ValueError):  # no such file, or "max"

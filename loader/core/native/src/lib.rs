@@ -11,6 +11,7 @@ mod codecs;
 mod encoders;
 mod guard;
 mod memory;
+mod objects;
 mod orders;
 mod packing;
 pub mod parsers;
@@ -32,6 +33,7 @@ fn native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     pool::register(module)?;
     array_record::register(module)?;
     boxes::register(module)?;
+    objects::register(module)?;
     orders::register(module)?;
     packing::register(module)?;
     planning::register(module)?;

@@ -21,7 +21,8 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientOptions, Error, GetOptions, GetRange, ObjectStore, RetryConfig,
+    BackoffConfig, ClientOptions, Error, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt,
+    RetryConfig,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -129,6 +130,8 @@ pub struct Objects {
     /// Tries them again for as long as a store that answered before may be away.
     patient: Arc<dyn ObjectStore>,
     slots: Arc<Semaphore>,
+    /// The most bytes of a file that is fetched whole, where a server takes no ranges.
+    most_whole: u64,
     counts: Arc<Mutex<Counts>>,
 }
 
@@ -140,13 +143,14 @@ impl Objects {
     /// seconds. A fault that may pass is tried `retries` times more; by a patient fetch, for `outage_s`.
     #[new]
     #[allow(clippy::too_many_arguments, reason = "they are the limits of requests")]
-    #[pyo3(signature = (url, options, *, headers, at_once, timeout_s, stall_s, retries, backoff_s,
+    #[pyo3(signature = (url, options, *, headers, at_once, most_whole, timeout_s, stall_s, retries, backoff_s,
         max_backoff_s, outage_s))]
     fn new(
         url: &str,
         options: Vec<(String, String)>,
         headers: Vec<(String, String)>,
         at_once: usize,
+        most_whole: u64,
         timeout_s: f64,
         stall_s: f64,
         retries: usize,
@@ -182,6 +186,7 @@ impl Objects {
                 store: open(retries, longest_s).map_err(refused)?,
                 patient: open(usize::MAX, outage_s.max(longest_s)).map_err(refused)?,
                 slots: Arc::new(Semaphore::new(at_once)),
+                most_whole,
                 counts,
             })
         })
@@ -197,14 +202,14 @@ impl Objects {
                 bell: Condvar::new(),
             });
             let store = if patient { &self.patient } else { &self.store }.clone();
-            let (slots, to) = (self.slots.clone(), inbox.clone());
+            let (slots, to, most) = (self.slots.clone(), inbox.clone(), self.most_whole);
             let at_once = left.clamp(1, slots.available_permits().max(1));
             let work = stream::iter(wanted.into_iter().enumerate())
                 .map(move |(place, one)| {
                     let (store, slots) = (store.clone(), slots.clone());
                     async move {
                         let _slot = slots.acquire().await;
-                        (place, fetched(&*store, one).await)
+                        (place, fetched(&*store, most, one).await)
                     }
                 })
                 .buffer_unordered(at_once)
@@ -259,25 +264,56 @@ fn opened(
     })
 }
 
-async fn fetched(store: &dyn ObjectStore, (path, start, stop, wanted): Wanted) -> Answer {
+async fn fetched(store: &dyn ObjectStore, most_whole: u64, wanted: Wanted) -> Answer {
+    let (path, start, stop, version) = wanted;
+    let path = Path::from_url_path(&path).map_err(|error| ("other", error.to_string()))?;
     let range = match (start, stop) {
         (Some(start), Some(stop)) => Some(GetRange::Bounded(start..stop)),
         (None, Some(last)) => Some(GetRange::Suffix(last)),
         _ => None,
     };
-    let options = GetOptions { range, ..GetOptions::default() };
-    let path = Path::from_url_path(&path).map_err(|error| ("other", error.to_string()))?;
-    let found = store.get_opts(&path, options).await.map_err(named)?;
-    let (size, version) = (found.meta.size, version_of(&found.meta));
-    if !wanted.is_empty() && version != wanted {
-        return Err(("changed", format!("it was {wanted} and is {version}")));
+    let answer = store.get_opts(&path, GetOptions { range: range.clone(), ..Default::default() });
+    let found = match answer.await {
+        // A server that serves whole files alone; an empty file has no last bytes.
+        Err(Error::NotSupported { .. }) => whole(store, &path, most_whole).await?,
+        Err(error) if is_out_of_range(&error) => whole(store, &path, 0).await?,
+        other => other.map_err(named)?,
+    };
+    let (size, came) = (found.meta.size, version_of(&found.meta));
+    if !version.is_empty() && came != version {
+        return Err(("changed", format!("it was {version} and is {came}")));
     }
-    let expected = found.range.end - found.range.start;
+    let (first, expected) = (found.range.start, found.range.end - found.range.start);
     let data = found.bytes().await.map_err(named)?;
     if data.len() as u64 != expected {
         return Err(("cut short", format!("{} bytes came instead of {expected}", data.len())));
     }
-    Ok((data, size, version))
+    let part = match range {
+        Some(GetRange::Bounded(part)) => part,
+        Some(GetRange::Suffix(last)) => size.saturating_sub(last)..size,
+        _ => 0..size,
+    };
+    if part.start < first || part.end > first + expected {
+        return Err(("cut short", format!("it has {size} bytes, and {} were wanted", part.end)));
+    }
+    Ok((data.slice((part.start - first) as usize..(part.end - first) as usize), size, came))
+}
+
+/// All of an object that has at most `most` bytes.
+async fn whole(
+    store: &dyn ObjectStore,
+    path: &Path,
+    most: u64,
+) -> Result<GetResult, (&'static str, String)> {
+    let found = store.get(path).await.map_err(named)?;
+    if found.meta.size > most {
+        return Err(("no ranges", "the server sends whole files only".to_owned()));
+    }
+    Ok(found)
+}
+
+fn is_out_of_range(error: &Error) -> bool {
+    matches!(error, Error::Generic { .. }) && text_of(error).contains("416 Range Not Satisfiable")
 }
 
 fn version_of(meta: &object_store::ObjectMeta) -> String {
@@ -296,13 +332,21 @@ fn named(error: Error) -> (&'static str, String) {
         Error::NotSupported { .. } => "no ranges",
         _ => "network",
     };
+    (kind, text_of(&error))
+}
+
+/// What an error and its causes say.
+fn text_of(error: &Error) -> String {
     let mut text = error.to_string();
-    let mut cause = std::error::Error::source(&error);
+    let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        let own = inner.to_string();
+        if !text.contains(&own) {
+            text = format!("{text}: {own}");
+        }
         cause = inner.source();
     }
-    (kind, text)
+    text
 }
 
 struct Arrived {

@@ -116,7 +116,7 @@ class Location:
         from windrow.sources.remote.fetcher import ByteRange
 
         stop = min(size_bytes, end.file.size_bytes)
-        (data,) = self.fetcher.start([ByteRange(end.file, 0, stop)]).result()
+        (data,) = self.fetcher.read([ByteRange(end.file, 0, stop)])
         return data
 
     def _end(self, fetcher: Fetcher) -> FileTail:

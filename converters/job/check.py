@@ -370,7 +370,7 @@ def _remote_blocks(fetcher: Fetcher, url: str, wanted_bytes: int) -> tuple[int, 
         rest = size - len(end.data)
         for start in range(0, rest, _REMOTE_BLOCK_BYTES):
             stop = min(start + _REMOTE_BLOCK_BYTES, rest)
-            yield fetcher.start([ByteRange(end.file, start, stop)]).result()[0]
+            yield fetcher.read([ByteRange(end.file, start, stop)])[0]
         yield end.data
 
     return size, blocks() if size == wanted_bytes else iter(())

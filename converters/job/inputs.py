@@ -20,7 +20,7 @@ from windrow.converters.job.manifest import InputId, Manifest
 from windrow.converters.job.targets import safe_cause
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, WindrowError
-from windrow.sources.remote.file_systems import missing_package
+from windrow.sources.remote.fsspec_store import missing_package
 from windrow.sources.remote.paths import (
     UNFINISHED_MARKER,
     is_remote,

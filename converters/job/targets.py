@@ -27,7 +27,7 @@ from fsspec.core import url_to_fs
 
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError, ConversionError, ReadError, WindrowError
-from windrow.sources.remote.file_systems import missing_package
+from windrow.sources.remote.fsspec_store import missing_package
 from windrow.sources.remote.paths import is_remote, local_path
 
 # The folder of all files that only an unfinished target has.

@@ -38,7 +38,7 @@ from windrow.errors import (
     SourceError,
 )
 from windrow.sources.chunks import Box
-from windrow.sources.remote.file_systems import missing_package
+from windrow.sources.remote.fsspec_store import missing_package
 from windrow.sources.tf_example.features import DTYPES
 
 AnyArray = npt.NDArray[Any]

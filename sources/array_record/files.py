@@ -479,7 +479,7 @@ def _footers(
             missing += [(at, ByteRange(end.file, *two)) for two in itertools.pairwise(bounds)]
         else:
             raws[at] = _read(end.file.url, start, min(stop, first)) + raws[at]
-    fetched = fetcher.start([part for _, part in missing]).result() if missing else []
+    fetched = fetcher.read([part for _, part in missing]) if missing else []
     parts: dict[int, list[bytes]] = {}
     for (at, _), data in zip(missing, fetched, strict=True):
         parts.setdefault(at, []).append(data)

@@ -275,7 +275,7 @@ class RangeReader:
             if shared is None and file is not None:  # the requesting call failed or was stopped
                 start = int(plan.begin[groups[0]])
                 stop = int(plan.end[groups[-1]])
-                shared = self._fetcher.start([ByteRange(file, start, stop)]).result()[0]
+                shared = self._fetcher.read([ByteRange(file, start, stop)])[0]
             self._keep(plan, groups, start, shared or b"")
             yield groups, start, shared or b""
 
@@ -365,7 +365,7 @@ class RangeReader:
             if file is not None:
                 wanted.append(ByteRange(file, int(plan.begin[number]), int(plan.end[number])))
             self._fetcher.stats.fault("damaged")
-        fetched = self._fetcher.start(wanted).result()
+        fetched = self._fetcher.read(wanted)
         for place, number, data in zip(at, numbers, fetched, strict=True):
             begin = int(plan.begin[number])
             self._keep(plan, np.array([number]), begin, data)

@@ -9,11 +9,10 @@ installed, and their errors move between modules.
 
 from __future__ import annotations
 
-import collections
 import errno
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, Final, Literal
 
 from windrow.core.redaction import Redaction, shown_url
@@ -84,7 +83,6 @@ class RequestError(Exception):
         cause: Cause,
         detail: str = "",
         code: str = "",
-        retry_after_s: float = 0.0,
     ) -> None:
         """Describe the fault.
 
@@ -93,16 +91,11 @@ class RequestError(Exception):
             cause: The reason, as far as a retry and the error for the user depend on it.
             detail: The library's message, without secrets.
             code: The server's own error code, such as "SlowDown".
-            retry_after_s: The pause that the server requests.
         """
         super().__init__(kind)
-        self.kind, self.cause = kind, cause
-        self.detail, self.code, self.retry_after_s = detail, code, retry_after_s
-
-    @property
-    def transient(self) -> bool:
-        """Whether the fault may pass."""
-        return self.cause == "network"
+        self.kind, self.cause, self.detail, self.code = kind, cause, detail, code
+        self.tried = ""
+        """How often the request was made, if the detail does not say so."""
 
     @property
     def is_outage(self) -> bool:
@@ -110,7 +103,7 @@ class RequestError(Exception):
         return self.cause == "network" and self.kind not in _ANSWERED
 
 
-def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> RequestError:
+def status_fault(status: int, *, code: str = "") -> RequestError:
     """Describe an answer with an HTTP status, and the server's `code`."""
     cause: Cause = "other"
     if code in _MISSING_CODES or (status in _MISSING_STATUS and code not in _DENIED_CODES):
@@ -124,7 +117,6 @@ def status_fault(status: int, *, code: str = "", retry_after_s: float = 0.0) -> 
         f"status {status} {named}".rstrip() if status else f"error {code}",
         cause=cause,
         code=named,
-        retry_after_s=retry_after_s,
     )
 
 
@@ -176,8 +168,7 @@ def _by_status(error: BaseException) -> RequestError | None:
         code = str(response.get("Error", {}).get("Code", ""))
         metadata: Any = response.get("ResponseMetadata", {})
         status = int(metadata.get("HTTPStatusCode", 0) or (code if code.isdigit() else 0))
-        after = str(metadata.get("HTTPHeaders", {}).get("retry-after", ""))
-        return status_fault(status, code=code, retry_after_s=seconds(after))
+        return status_fault(status, code=code)
     name = type(error).__name__
     number = {"ClientResponseError": "status", "HttpError": "code"}
     for kind in type(error).__mro__:
@@ -187,11 +178,6 @@ def _by_status(error: BaseException) -> RequestError | None:
                 return status_fault(int(value))
             return RequestError(name, cause="other")
     return None
-
-
-def seconds(text: str) -> float:
-    """Parse the seconds of a header Retry-After; 0 for a date."""
-    return float(text) if text.strip().isdigit() else 0.0
 
 
 def _detail(error: Exception, redaction: Redaction) -> str:
@@ -206,50 +192,44 @@ def failure(
     what: str,
     url: str,
     where: str,
-    faults: Sequence[RequestError],
-    took_s: float,
+    fault: RequestError,
     redaction: Redaction,
     *,
     outage_s: float = 0.0,
 ) -> WindrowError:
-    """Make the error for the user, after the last attempt.
+    """Make the error for the user.
 
     Args:
         what: The name of the reader.
         url: The file, or the folder.
         where: The part of it that was requested, such as "bytes [0, 100)"; may be empty.
-        faults: The faults of all attempts; the last one decides the class of the error.
-        took_s: Seconds of all attempts, with the pauses.
+        fault: What went wrong at fault.
         redaction: Hides secrets.
         outage_s: `RemoteOptions.outage_s`, if the store was waited for.
     """
-    last = faults[-1]
     shown = redaction.hide(shown_url(url))
     about = f"{what}: {shown}" + (f", {where}," if where else "")
-    counted = collections.Counter(fault.kind for fault in faults)
-    kinds = ", ".join(f"{kind} ({n})" if len(faults) > 1 else kind for kind, n in counted.items())
-    attempts = "1 attempt" if len(faults) == 1 else f"{len(faults)} attempts"
-    tried = f"{attempts} in {took_s:.1f} s: {kinds}"
-    detail = f" ({redaction.hide(last.detail)})" if last.detail else ""
-    if option := re.search(r"TypeError: .*unexpected keyword argument '(\w+)'", last.detail):
+    tried = f"{fault.tried}: {fault.kind}" if fault.tried else fault.kind
+    detail = f" ({redaction.hide(fault.detail)})" if fault.detail else ""
+    if option := re.search(r"TypeError: .*unexpected keyword argument '(\w+)'", fault.detail):
         return ArgumentError(
             f"{what}: storage_options[{option[1]!r}] is not an option of the file system of {shown};"
             f" it takes {listing(_options_of(url), 30)}"
         )
-    if last.cause == "missing":
+    if fault.cause == "missing":
         return NotFoundError(
             f"{about} was not found; {tried}{detail}. Check the URL, and that"
             " storage_options name the right endpoint"
         )
-    if last.cause == "unusable":
-        return SourceError(f"{about} cannot be read: {last.detail}; {tried}")
-    if last.cause == "changed":
-        text = f"{about} has changed since it was opened: {last.detail}. {_CHANGED}"
+    if fault.cause == "unusable":
+        return SourceError(f"{about} cannot be read: {_UNUSABLE.get(fault.kind, fault.detail)}")
+    if fault.cause == "changed":
+        text = f"{about} has changed since it was opened: {fault.detail}. {_CHANGED}"
         return ReadError(text, file=shown, why="changed", is_unanswered=True)
-    if outage_s:
+    if outage_s and fault.is_outage:
         detail += f". {waited_for(outage_s)}"
-    text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(last.cause, _OTHER)}"
-    return ReadError(text, file=shown, why=last.kind, is_unanswered=True)
+    text = f"{about} could not be read; {tried}{detail}. {_WAYS_OUT.get(fault.cause, _OTHER)}"
+    return ReadError(text, file=shown, why=fault.kind, is_unanswered=True)
 
 
 def waited_for(outage_s: float) -> str:
@@ -266,7 +246,7 @@ def _options_of(url: str) -> list[str]:
     own = {"self", "asynchronous", "loop", "fs"}
     plain = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
     names = {item.name for item in taken if item.kind in plain} - own
-    # s3fs passes the profile on to botocore; `FileSystems` takes the region.
+    # s3fs passes the profile on to botocore; the region is Windrow's own.
     return sorted(names | {"profile", "region_name"} if "s3" in kind.protocol else names)
 
 
@@ -274,6 +254,12 @@ _CHANGED: Final = (
     "None of its bytes are used. Make a new source to read the file as it is now; do not replace"
     " files that are being read"
 )
+_UNUSABLE: Final = {
+    "no ranges": "the server sends the whole file when some of its bytes are requested; serve it from a server"
+    " that supports the header Range, or copy it to a local disk",
+    "no size": "the server hides its length",
+    "compressed": "the server sends it compressed, so its bytes have no fixed places",
+}
 _OTHER: Final = "Try the URL with fsspec.open and the same storage_options"
 _WAYS_OUT: Final[dict[Cause, str]] = {
     "denied": (

@@ -1,47 +1,46 @@
-"""Fetches bytes of files at URLs with many concurrent requests, and retries transient faults.
+"""Fetches bytes of files at URLs with many concurrent requests, made again after transient faults.
 
 1. A range's bytes come from the version of the file that was opened, or an error names the URL,
    what was tried and the way out. Versions are never mixed, and bytes are never missing.
-2. A fetcher has at most `max_requests` requests in flight, over all its calls. All its `fetch` calls
-   together have at most `in_flight_bytes` requested and not yet taken, or one range. A caller that
-   takes from one of them must not wait for another.
+2. To one host or bucket a fetcher has at most `max_requests` requests in flight, over all its calls. All
+   its `fetch` calls together have at most `in_flight_bytes` requested and not yet taken, or one range. A
+   caller that takes from one of them must not wait for another.
 3. Each range is one request, as it was given; the caller has merged neighbours.
-4. A fault that may pass is followed by a pause and another attempt, at most `retries` times; any
-   other fault ends the request. An attempt ends after `timeout_s` and a pause after `max_backoff_s`,
-   so a request never takes longer than `RemoteOptions.longest_s`, plus the wait for a free slot. Once
-   `expect_answers` was called, a request waits for `outage_s` more for a store that is away.
-5. With a cache on disk, `kept` reads from it and `keep` writes to it; both wait for the disk, and
-   never run on the event loop.
+4. The native core makes the requests (`core_store.py`) where it has a setting for every storage option,
+   else fsspec does (`fsspec_store.py`). Once `expect_answers` was called, a request waits up to
+   `outage_s` for a store that is away.
+5. With a cache on disk, `kept` reads from it and `keep` writes to it; both wait for the disk.
 6. An error that is raised has no other error as its cause or context. No error, repr or pickled
    state shows a credential, except that the pickle itself holds the storage options.
-7. Requests run on fsspec's event loop, in its thread, as fsspec's file systems need it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
+import contextvars
 import functools
+import logging
 import os
 import queue
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 
-from windrow.core.bounded_tasks import ByteSemaphore, Share, run_bounded
 from windrow.core.cancellation import cancel_with_scope
 from windrow.core.process import refuse_forked
-from windrow.core.redaction import Redaction
-from windrow.errors import NotFoundError, ReadError
-from windrow.sources.remote.attempts import Attempts
-from windrow.sources.remote.file_systems import FileSystems
+from windrow.core.redaction import Redaction, shown_url
+from windrow.core.threads import DaemonPool
+from windrow.errors import MissingExtraError, NotFoundError, ReadError, WindrowError
+from windrow.sources.remote.core_store import CoreStore, WebStore
+from windrow.sources.remote.faults import RequestError, as_fault, failure
+from windrow.sources.remote.fsspec_store import FileSystems, FsspecStore
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.remote.transports import Transport, same
+from windrow.sources.remote.settings import CoreSettings, UntranslatedError, core_settings
+from windrow.sources.remote.stores import Fetched, Part, Store, What, glob
 
 if TYPE_CHECKING:
     from windrow.sources.remote.disk_cache import DiskCache, IntArray
@@ -49,20 +48,10 @@ if TYPE_CHECKING:
 __all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
 
 T = TypeVar("T")
-LIBRARY: Final = "fsspec"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _RangeJob:
-    """A range, its place in the list of ranges, and the transport that reads it."""
-
-    place: int
-    wanted: ByteRange
-    transport: Transport
-    path: str
-
-    def where(self) -> str:
-        return f"bytes [{self.wanted.start:,}, {self.wanted.stop:,})"
+_log = logging.getLogger("windrow.remote")
+LIBRARY: Final = "the remote reader"
+# The most URLs whose stores are remembered.
+_MOST_URLS: Final = 100_000
 
 
 class Fetcher:
@@ -90,12 +79,14 @@ class Fetcher:
         self._storage_options = dict(storage_options or {})
         self.redaction = Redaction(self._storage_options)
         self.stats = stats or RemoteStats()
-        self._outages = Outages(what, options, self.stats, self.redaction)
-        self._outages.expected = expected
-        self._attempts = self._fresh_attempts(options)
-        self._budget = ByteSemaphore(options.in_flight_bytes)
-        self._in_turn: dict[Transport, Attempts] = {}
-        self._systems = FileSystems(what, self._storage_options, options, redaction=self.redaction)
+        self._expected = expected
+        self._lock = threading.Lock()
+        self._threads = DaemonPool(None, "windrow-fetch")
+        self._by_core: dict[CoreSettings, CoreStore] = {}
+        self._by_url: dict[str, tuple[Store, str]] = {}
+        self._systems = FileSystems(
+            what, self._storage_options, options, stats=self.stats, redaction=self.redaction
+        )
         self._cache: DiskCache | None = None
         if options.cache_dir is not None:
             from windrow.sources.remote.disk_cache import DiskCache
@@ -105,8 +96,7 @@ class Fetcher:
             self.stats.cached(0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        expected = self._outages.expected
-        make = functools.partial(Fetcher, expected=expected) if expected else Fetcher
+        make = functools.partial(Fetcher, expected=True) if self._expected else Fetcher
         return make, (self._what, self._storage_options, self.options)
 
     def __repr__(self) -> str:
@@ -114,7 +104,7 @@ class Fetcher:
 
     def expect_answers(self) -> None:
         """Wait for stores that are away from now on, also in copies."""
-        self._outages.expect()
+        self._expected = True
 
     # ---- bytes
 
@@ -127,19 +117,13 @@ class Fetcher:
             SourceError: If a server cannot serve parts of files.
         """
         size_bytes = max(1, size_bytes)
-        tails: dict[str, FileTail] = {}
-        opened = [(url, *self._open(url)) for url in dict.fromkeys(urls)]
-
-        async def one(job: tuple[str, Transport, str]) -> None:
-            url, transport, path = job
-            data, size, version = await self._attempts_of(transport).make(
-                url, lambda: f"the last {size_bytes:,} bytes", transport.tail, path, size_bytes
-            )
-            self.stats.received(len(data))
-            tails[url] = FileTail(RemoteFile(url, size, version), data)
-
-        if opened:
-            self._wait(self._each(opened, one))
+        distinct = list(dict.fromkeys(urls))
+        where = f"the last {size_bytes:,} bytes"
+        jobs = [(url, where, Part("", None, size_bytes)) for url in distinct]
+        tails = {}
+        for place, found in self._fetched(jobs):
+            file = RemoteFile(distinct[place], found.size_bytes, found.version)
+            tails[file.url] = FileTail(file, found.data)
         return [tails[url] for url in urls]
 
     def confirms(self, url: str) -> bool:
@@ -147,14 +131,18 @@ class Fetcher:
         return self._open(url)[0].confirms
 
     def start(self, wanted: Sequence[ByteRange]) -> Future[list[bytes]]:
-        """Start to read all ranges; the future has their bytes.
+        """Start to read all ranges in a thread; the future has what `read` returns or raises."""
+        refuse_forked(LIBRARY, self._what)
+        running = self._threads.submit(contextvars.copy_context().run, self.read, wanted)
+        cancel_with_scope(running)
+        return running
 
-        Its `cancel` cancels the requests. It also holds errors, the same as `tails` raises.
-
-        Raises:
-            ReadError: If a range does not lie within its file.
-        """
-        return self._submit(self._all(self._jobs(wanted), len(wanted)))
+    def read(self, wanted: Sequence[ByteRange]) -> list[bytes]:
+        """Read all ranges. Raises what `fetch` raises."""
+        parts = [b""] * len(wanted)
+        for place, data in self._ranges(wanted, weigh=False):
+            parts[place] = data
+        return parts
 
     def fetch(self, wanted: Sequence[ByteRange]) -> Iterator[tuple[int, bytes]]:
         """Yield the place and the bytes of each range as they arrive.
@@ -167,29 +155,67 @@ class Fetcher:
             ReadError: If a file cannot be read, has changed, or is shorter than a range.
             SourceError: If a server cannot serve parts of files.
         """
-        jobs = self._jobs(wanted)
+        return self._ranges(wanted, weigh=True)
+
+    def wholes(self, urls: Sequence[str]) -> Iterator[tuple[int, tuple[RemoteFile, bytes] | None]]:
+        """Yield the place and all bytes of each file as they arrive; None for one that does not exist.
+
+        Raises:
+            ReadError: If a file cannot be read.
+        """
+        jobs = [(url, "", Part("")) for url in urls]
+        for place, found in self._fetched(jobs, absent=True):
+            if isinstance(found, RequestError):
+                yield place, None
+            else:
+                yield place, (RemoteFile(urls[place], found.size_bytes, found.version), found.data)
+
+    def _ranges(self, wanted: Sequence[ByteRange], *, weigh: bool) -> Iterator[tuple[int, bytes]]:
+        for one in wanted:
+            if not 0 <= one.start <= one.stop <= one.file.size_bytes:
+                raise ReadError(
+                    f"{self._what}: {one.file.shown} has {one.file.size_bytes:,} bytes, and bytes"
+                    f" [{one.start:,}, {one.stop:,}) were requested; the file is damaged or cut short",
+                    file=one.file.shown,
+                    offset=one.start,
+                )
+        places = [place for place, one in enumerate(wanted) if one.size_bytes]
         for place, one in enumerate(wanted):
             if not one.size_bytes:
                 yield place, b""
-        if not jobs:
-            return
-        arrived: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
-        share = Share(self._budget)
-        running = self._submit(self._flow(jobs, arrived.put, share))
-        running.add_done_callback(lambda _: arrived.put(None))
-        loop = _loop()
-        try:
-            for _ in jobs:
-                got = arrived.get()
-                if got is None:
-                    break
-                yield got
-                loop.call_soon_threadsafe(share.give, len(got[1]))
-                del got
-            running.result()
-        finally:
-            running.cancel()
-            loop.call_soon_threadsafe(share.end)
+        jobs = []
+        for one in (wanted[place] for place in places):
+            weight = one.size_bytes if weigh else 0
+            part = Part("", one.start, one.stop, one.file.version, weight)
+            jobs.append((one.file.url, f"bytes [{one.start:,}, {one.stop:,})", part))
+        for place, found in self._fetched(jobs):
+            yield places[place], found.data
+
+    def _fetched(
+        self, jobs: Sequence[tuple[str, str, Part]], *, absent: bool = False
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield what came of each URL, described part of it, and part; the fault if it may be `absent`.
+
+        Raises:
+            WindrowError: The error of the first that fails.
+        """
+        refuse_forked(LIBRARY, self._what)
+        of_store: dict[Store, list[tuple[int, Part]]] = {}
+        for place, (url, _, part) in enumerate(jobs):
+            store, path = self._open(url)
+            named = Part(path, part.start, part.stop, part.version, part.weight_bytes)
+            of_store.setdefault(store, []).append((place, named))
+        patient, error = self._expected, None
+        for place, found in _arrivals(of_store, patient):
+            if not isinstance(found, RequestError):
+                self.stats.received(len(found.data))
+            elif not (absent and _is_absent(found)):
+                url, where, _ = jobs[place]
+                error = self._failed(url, where, found, patient=patient)
+                break
+            yield place, found
+        if error is not None:
+            raise error
 
     # ---- bytes of the cache on disk
 
@@ -228,7 +254,7 @@ class Fetcher:
         begin, end = np.array([one.start]), np.array([one.stop])
         (data,) = self.kept(one.file, begin, end)
         if data is None:
-            (data,) = self.start([one]).result()
+            (data,) = self.read([one])
             self.keep(one.file, begin, end, one.start, data)
         return data
 
@@ -240,32 +266,36 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
-        refuse_forked(LIBRARY, self._what)
-        try:
-            if self._cache is not None and self._cache.knows(url):
-                size, version = self._ask(url, lambda transport, path: transport.state(path))
-                file = RemoteFile(url, size, version)
-                return file, self.read_kept(ByteRange(file, 0, size))
-            found = self._ask(url, lambda transport, path: transport.whole_version(path))
-        except NotFoundError:
-            return None
-        if found is None:
-            return None
-        data, version = found
-        self.stats.received(len(data))
-        file = RemoteFile(url, len(data), version)
-        self.keep(file, np.array([0]), np.array([len(data)]), 0, data)
-        return file, data
+        if self._cache is not None and self._cache.knows(url):
+            try:
+                (tail,) = self.tails([url], 1)
+            except NotFoundError:
+                return None
+            return tail.file, self.read_kept(ByteRange(tail.file, 0, tail.file.size_bytes))
+        ((_, found),) = self.wholes([url])
+        if found is not None:
+            file, data = found
+            self.keep(file, np.array([0]), np.array([len(data)]), 0, data)
+        return found
+
+    def read_small(self, url: str) -> bytes | None:
+        """Read all of a file; None if it does not exist.
+
+        Raises:
+            ReadError: If it cannot be read.
+        """
+        ((_, found),) = self.wholes([url])
+        return None if found is None else found[1]
 
     # ---- names
 
     def is_file(self, url: str) -> bool:
         """Whether the URL names a file."""
-        return self._ask(url, lambda transport, path: transport.what(path)) == "file"
+        return self._what_is(url) == "file"
 
     def is_folder(self, url: str) -> bool:
         """Whether the URL names a folder; over HTTP, a page of links."""
-        return self._ask(url, lambda transport, path: transport.what(path)) == "folder"
+        return self._what_is(url) == "folder"
 
     def names_in(self, url: str) -> list[str]:
         """List the names in a folder, sorted; folders end in a slash.
@@ -274,7 +304,7 @@ class Fetcher:
             NotFoundError: If the folder does not exist.
             ReadError: If it cannot be listed.
         """
-        return self._ask(url, lambda transport, path: transport.names(path))
+        return self._ask(url, lambda store, path: store.names(path))
 
     def glob(self, url: str) -> list[str]:
         """List the URLs that match the pattern, sorted.
@@ -282,8 +312,12 @@ class Fetcher:
         Raises:
             ReadError: If folders cannot be listed.
         """
+
+        def ask(store: Store, path: str) -> list[str]:
+            return store.glob(path) if isinstance(store, FsspecStore) else glob(store, path)
+
         pattern = self._open(url)[1]
-        paths = self._ask(url, lambda transport, path: transport.glob(path))
+        paths = self._ask(url, ask)
         parts = url.split("::")
         # A cache that is chained before a URL, as `simplecache::`, has no names of its own.
         named = next((at for at, part in enumerate(parts) if "://" in part), 0)
@@ -298,146 +332,115 @@ class Fetcher:
             head, paths = first[: len(first) - len(bare)], [path.lstrip("/") for path in paths]
         return [before + head + path + after for path in paths]
 
-    def read_small(self, url: str) -> bytes | None:
-        """Read all of a file; None if it does not exist.
+    def _what_is(self, url: str) -> What:
+        return self._ask(url, lambda store, path: store.what(path))
 
-        Raises:
-            ReadError: If it cannot be read.
-        """
-        data = self._ask(url, lambda transport, path: transport.whole(path))
-        self.stats.received(len(data or b""))
-        return data
+    # ---- stores
 
-    # ---- on the loop
-
-    async def _all(self, jobs: list[_RangeJob], count: int) -> list[bytes]:
-        parts = [b""] * count
-        await self._flow(jobs, lambda got: parts.__setitem__(*got))
-        return parts
-
-    async def _flow(
-        self,
-        jobs: list[_RangeJob],
-        put: Callable[[tuple[int, bytes]], None],
-        share: Share | None = None,
-    ) -> None:
-        async def one(job: _RangeJob) -> None:
-            if share is not None:
-                await share.take(job.wanted.size_bytes)
-            put((job.place, await self._part(job)))
-
-        await self._each(jobs, one)
-        await self._confirm(jobs)
-
-    async def _each(self, jobs: Sequence[T], do: Callable[[T], Awaitable[None]]) -> None:
-        """Run `do` for each job, as many at a time as requests may be made."""
-        await run_bounded(iter(jobs), do, at_once=min(len(jobs), self.options.max_requests))
-
-    async def _part(self, job: _RangeJob) -> bytes:
-        wanted = job.wanted
-        data = await self._attempts_of(job.transport).make(
-            wanted.file.url,
-            job.where,
-            job.transport.part,
-            job.path,
-            wanted.start,
-            wanted.stop,
-            wanted.file,
-            is_range=job.transport.confirms,
-        )
-        self.stats.received(len(data))
-        return data
-
-    async def _confirm(self, jobs: list[_RangeJob]) -> None:
-        """Check the version of files whose parts did not state it."""
-        files = {job.wanted.file: job for job in jobs if not job.transport.confirms}
-
-        async def one(job: _RangeJob) -> None:
-            file = job.wanted.file
-            await self._attempts_of(job.transport).make(
-                file.url, lambda: "", _check_version, job.transport, job.path, file
-            )
-
-        await self._each(list(files.values()), one)
-
-    # ---- between the caller's thread and the loop
-
-    def _jobs(self, wanted: Sequence[ByteRange]) -> list[_RangeJob]:
-        jobs = []
-        for place, one in enumerate(wanted):
-            if not 0 <= one.start <= one.stop <= one.file.size_bytes:
-                raise ReadError(
-                    f"{self._what}: {one.file.shown} has {one.file.size_bytes:,} bytes, and bytes"
-                    f" [{one.start:,}, {one.stop:,}) were requested; the file is damaged or cut short",
-                    file=one.file.shown,
-                    offset=one.start,
-                )
-            if one.start < one.stop:
-                jobs.append(_RangeJob(place, one, *self._open(one.file.url)))
-        return jobs
-
-    def _open(self, url: str) -> tuple[Transport, str]:
-        known = self._systems.known(url)
+    def _open(self, url: str) -> tuple[Store, str]:
+        known = self._by_url.get(url)
         if known is not None:
             return known
         refuse_forked(LIBRARY, self._what)
-        if self._systems.is_quiet(url):
-            return self._systems.open(url)
-        # Opening may connect or list names, so it has a time limit and is retried.
-        call = functools.partial(self._systems.threads.call, self._systems.open, url)
-        opened: tuple[Transport, str] = self._wait(self._attempts.make(url, lambda: "", call))
-        return opened
-
-    def _ask(self, url: str, ask: Callable[[Transport, str], Awaitable[T]]) -> T:
-        transport, path = self._open(url)
-        attempts = self._attempts_of(transport)
-        return self._wait(attempts.make(url, lambda: "", ask, transport, path))
-
-    def _fresh_attempts(self, options: RemoteOptions) -> Attempts:
-        return Attempts(
-            self._what,
-            options,
-            stats=self.stats,
-            redaction=self.redaction,
-            outages=self._outages,
-        )
-
-    def _attempts_of(self, transport: Transport) -> Attempts:
-        """The slots for requests: a transport that takes one request at a time has its own slot.
-
-        The time that a request waits for its turn must not count as the request's time.
-        """
-        if not transport.serial:
-            return self._attempts
-        if transport not in self._in_turn:
-            serial = self._fresh_attempts(dataclasses.replace(self.options, max_requests=1))
-            self._in_turn.setdefault(transport, serial)
-        return self._in_turn[transport]
-
-    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        why, opened = "", None
         try:
-            refuse_forked(LIBRARY, self._what)
-        except ReadError:
-            work.close()
+            opened = self._opened_by_core(core_settings(url, self._storage_options))
+        except UntranslatedError as reason:
+            why = str(reason)
+        if opened is None:
+            opened = self._opened_by_fsspec(url, why)
+        if len(self._by_url) >= _MOST_URLS:
+            self._by_url.clear()
+        return self._by_url.setdefault(url, opened)
+
+    def _opened_by_core(self, settings: CoreSettings) -> tuple[Store, str]:
+        path = settings.path
+        settings = CoreSettings(settings.url, "", settings.options, settings.headers)
+        with self._lock:
+            store = self._by_core.get(settings)
+            if store is None:
+                kind = WebStore if settings.is_web else CoreStore
+                try:
+                    store = self._by_core[settings] = kind(self._what, settings, self.options)
+                except ValueError as error:
+                    raise UntranslatedError(self.redaction.hide(str(error))) from None
+                self.stats.add_core(store.counts)
+        return store, path
+
+    def _opened_by_fsspec(self, url: str, why: str) -> tuple[Store, str]:
+        # Opening may connect, so it has a time limit.
+        opening = self._threads.submit(self._systems.open, url)
+        try:
+            store, path = opening.result(self.options.longest_s)
+        except MissingExtraError as error:
+            if url.partition("://")[0] in ("http", "https", "s3", "gs"):
+                error.args = (f"{error} (fsspec is needed for {why})", *error.args[1:])
             raise
-        running = asyncio.run_coroutine_threadsafe(work, _loop())
-        cancel_with_scope(running)
-        return running
+        except WindrowError:
+            raise
+        except Exception as error:
+            fault = as_fault(error, self.redaction)
+        else:
+            if why:
+                _log.debug("%s: %s is read through fsspec: %s", self._what, shown_url(url), why)
+            return store, path
+        raise self._failed(url, "", fault, patient=False)
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        running = self._submit(work)
+    def _ask(self, url: str, ask: Callable[[Store, str], T]) -> T:
+        store, path = self._open(url)
         try:
-            return running.result()
-        finally:
-            running.cancel()  # in case a signal ended the wait
+            return ask(store, path)
+        except RequestError as error:
+            fault = error
+        raise self._failed(url, "", fault, patient=False)
+
+    def _failed(self, url: str, where: str, fault: RequestError, *, patient: bool) -> WindrowError:
+        if fault.cause == "changed":
+            self.stats.fault("changed")
+        outage_s = self.options.outage_s if patient else 0.0
+        return failure(self._what, url, where, fault, self.redaction, outage_s=outage_s)
 
 
-def _loop() -> asyncio.AbstractEventLoop:
-    from fsspec.asyn import get_loop
-
-    loop: asyncio.AbstractEventLoop = get_loop()
-    return loop
+def _is_absent(fault: RequestError) -> bool:
+    """Whether a file does not exist: a store says so with 403 if the caller may not list names."""
+    return fault.cause == "missing" or fault.code == "AccessDenied"
 
 
-async def _check_version(transport: Transport, path: str, file: RemoteFile) -> None:
-    same(file, *await transport.state(path))
+def _arrivals(
+    of_store: Mapping[Store, list[tuple[int, Part]]], patient: bool
+) -> Iterator[tuple[int, Fetched | RequestError]]:
+    """Yield what arrives from several stores, by place."""
+    if len(of_store) == 1:
+        ((store, wanted),) = of_store.items()
+        for place, found in store.fetch([part for _, part in wanted], patient=patient):
+            yield wanted[place][0], found
+        return
+    arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    ended = threading.Event()
+
+    def take(store: Store, wanted: list[tuple[int, Part]]) -> None:
+        try:
+            for place, found in store.fetch([part for _, part in wanted], patient=patient):
+                arrived.put((wanted[place][0], found))
+                if ended.is_set():
+                    break
+            arrived.put(None)
+        except BaseException as error:
+            arrived.put(error)
+
+    pool = DaemonPool(None, "windrow-fetch")
+    for store, wanted in of_store.items():
+        pool.submit(contextvars.copy_context().run, take, store, wanted)
+    left = len(of_store)
+    try:
+        while left:
+            found = arrived.get()
+            if isinstance(found, BaseException):
+                raise found
+            if found is None:
+                left -= 1
+            else:
+                yield found
+    finally:
+        ended.set()
+        pool.shutdown(wait=False)

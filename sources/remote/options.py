@@ -24,11 +24,11 @@ class RemoteOptions:
     """Limits of reading over a network. None of them changes the data.
 
     Args:
-        max_requests: The most requests in flight at a time, per source.
+        max_requests: The most requests in flight at a time, per source and host or bucket.
         max_requests_per_host: The most requests in flight at a time to one host or bucket, of all sources of
             the process with this limit together, but for Zarr that TensorStore reads: without `cache_dir`.
         max_request_bytes: The most bytes of one request; only a single larger record group exceeds it.
-        in_flight_bytes: The most bytes requested and not yet decoded at a time, per source. One
+        in_flight_bytes: The most bytes requested and not yet decoded at a time, per source and host. One
             request is always made, however large it is.
         keep_bytes: The most fetched bytes that are kept, per source, since neighbours of the bytes
             wanted may be wanted soon.
@@ -46,9 +46,6 @@ class RemoteOptions:
             requests are made again for so long instead of `retries` times, if they end with a status of
             408, 429, 500, 502, 503 or 504, without a connection or in a timeout. 0 to end with an error
             after `retries`.
-        hedge: The most second requests, as a share of the requests. A second request is made for a range of
-            bytes after twice the 95th percentile of the times of the last requests. The first answer is
-            taken. 0.02 is 2% of them; 0 for none.
         cache_dir: A folder of a local disk that keeps what was fetched, for later epochs and runs and
             for all processes of the host; None to keep nothing there.
         cache_bytes: The most bytes of that folder. What was used least recently is evicted.
@@ -71,7 +68,6 @@ class RemoteOptions:
     backoff_s: float = 0.25
     max_backoff_s: float = 8.0
     outage_s: float = 600.0
-    hedge: float = 0.0
     cache_dir: str | os.PathLike[str] | None = None
     cache_bytes: int = 16 << 30
 
@@ -84,10 +80,8 @@ class RemoteOptions:
             self._whole(name, 0)
         for name in ("timeout_s", "stall_s"):
             self._number(name, 0.001)
-        for name in ("backoff_s", "max_backoff_s", "outage_s", "hedge"):
+        for name in ("backoff_s", "max_backoff_s", "outage_s"):
             self._number(name, 0.0)
-        if self.hedge > 1:
-            raise PlanError(f"RemoteOptions: hedge is a share and at most 1, got {self.hedge!r}")
         self._number("most_fetched", 1.0)
         self._whole("cache_bytes", _LEAST_CACHE_BYTES)
         if self.cache_dir is not None:

@@ -6,8 +6,8 @@ never answers. So this module ends reads, whatever TensorStore does with them.
 1. As many reads run as keep `max_requests` requests busy, with at most `in_flight_bytes` together; one read
    always runs. Other reads wait for their turn, in the order in which they were started.
 2. A read ends at most `longest_s` after it began, for each `max_requests` objects that it needs:
-   with its values, with TensorStore's error, or with a TimeoutError. If the store is away, the read is begun
-   again, in its place among those that run, until `outage_s` has passed (`outages.py`).
+   with its values, with TensorStore's error, or with a TimeoutError. A read that waits for stores that are
+   away may take `outage_s` more.
 3. Values that arrive after the end of a read are dropped; they have memory of their own.
 4. When the cancel scope of the caller is set, its reads end; reads that wait never begin.
 
@@ -19,7 +19,6 @@ from __future__ import annotations
 import collections
 import contextvars
 import dataclasses
-import logging
 import math
 import re
 import threading
@@ -30,15 +29,9 @@ from concurrent.futures import Future
 from typing import Any, Final
 
 from windrow.core.cancellation import CancelScope, current_scope, settle, stopped
-from windrow.core.text import counted
-from windrow.sources.remote.attempts import pause_s
-from windrow.sources.remote.faults import RequestError, status_fault, waited_for
 from windrow.sources.remote.options import RemoteOptions
-from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.zarr.error_text import reason
 
-_log = logging.getLogger("windrow.remote")
 # Reads run beyond those that keep the requests busy, so that requests continue during decoding.
 _AHEAD: Final = 2
 _TICK_S: Final = 0.1
@@ -54,14 +47,9 @@ class _RemoteRead:
     weight_bytes: int
     answer: Future[Any]
     context: contextvars.Context
-    where: str
-    outlasts: bool
     began_s: float = 0.0
     due: float = math.inf
     future: Any = None
-    faults: list[RequestError] = dataclasses.field(default_factory=list)
-    failed_s: float = 0.0
-    again_s: float = math.inf
     is_cancelled: bool = False
     cancel_scope: CancelScope | None = None
 
@@ -69,17 +57,15 @@ class _RemoteRead:
 class InFlightLimiter:
     """Runs the reads of one source, a bounded number at a time."""
 
-    def __init__(
-        self, options: RemoteOptions, stats: RemoteStats, outages: Outages | None = None
-    ) -> None:
+    def __init__(self, options: RemoteOptions, stats: RemoteStats, *, waits: bool) -> None:
         """Start nothing yet.
 
         Args:
             options: Limits.
             stats: Counts the reads.
-            outages: The stores that are away; None if reads wait for them themselves.
+            waits: Whether reads wait for stores that are away.
         """
-        self._options, self._stats, self._outages = options, stats, outages
+        self._options, self._stats, self._reads_wait = options, stats, waits
         self._lock = threading.Lock()
         self._waiting: collections.deque[_RemoteRead] = collections.deque()
         self._under_way: set[_RemoteRead] = set()
@@ -90,8 +76,6 @@ class InFlightLimiter:
     def expect(self) -> None:
         """Wait for stores that are away from now on: they have answered."""
         self._expected = True
-        if self._outages is not None:
-            self._outages.expect()
 
     def start(
         self,
@@ -100,8 +84,6 @@ class InFlightLimiter:
         size_bytes: int = 0,
         *,
         weight_bytes: int = 0,
-        where: str = "",
-        outlasts: bool = True,
     ) -> Future[Any]:
         """Start a read, now or when its turn comes. Does not wait.
 
@@ -110,17 +92,13 @@ class InFlightLimiter:
             requests: Objects that it needs; each takes a request or two.
             size_bytes: Bytes of its values in memory.
             weight_bytes: Bytes of the chunks that it needs in memory, if these are more.
-            where: What is read, without secrets.
-            outlasts: Whether it is begun again while its store is away.
 
         Returns:
             A future of its values.
         """
         context = contextvars.copy_context()
         weight = max(size_bytes, weight_bytes)
-        read = _RemoteRead(
-            begin, max(1, requests), size_bytes, weight, Future(), context, where, outlasts
-        )
+        read = _RemoteRead(begin, max(1, requests), size_bytes, weight, Future(), context)
         read.answer.set_running_or_notify_cancel()  # it cannot be cancelled any more
         cancel_scope = current_scope()
         if cancel_scope is not None:
@@ -143,15 +121,10 @@ class InFlightLimiter:
         self._end(read, None, stopped())
 
     def expire(self) -> bool:
-        """End the reads that are late, begin those again whose pause is over; return whether a read runs."""
+        """End the reads that are late; return whether a read runs."""
         now = time.monotonic()
         with self._lock:
             late = [read for read in self._under_way if read.due <= now]
-            again = [read for read in self._under_way if read.again_s <= now]
-            for read in again:
-                read.again_s, read.began_s, read.due = math.inf, now, now + self._limit_s(read)
-        for read in again:
-            self._begin(read)
         for read in late:
             if read.future is not None:
                 read.future.cancel()
@@ -169,8 +142,7 @@ class InFlightLimiter:
             return bool(self._under_way)
 
     def _limit_s(self, read: _RemoteRead) -> float:
-        waits_itself = self._expected and self._outages is None
-        more_s = self._options.outage_s if waits_itself else 0.0
+        more_s = self._options.outage_s if self._expected and self._reads_wait else 0.0
         turns = math.ceil(read.requests / self._options.max_requests)
         return self._options.longest_s * turns + more_s
 
@@ -207,75 +179,34 @@ class InFlightLimiter:
         return read
 
     def _begin(self, read: _RemoteRead) -> None:
-        self._stats.request(again=bool(read.faults))
-        attempt = len(read.faults)
+        self._stats.request()
         try:
             # It may begin when another read ends, in a thread that works for another caller.
             future = read.future = read.context.run(read.begin)
             if read.is_cancelled:
                 future.cancel()
-            future.add_done_callback(lambda ended: self._arrived(read, attempt, ended))
+            future.add_done_callback(lambda ended: self._arrived(read, ended))
         except (ValueError, RuntimeError, OSError) as error:
             self._end(read, None, error)
 
-    def _arrived(self, read: _RemoteRead, attempt: int, ended: Any) -> None:
-        if ended.cancelled() or attempt != len(read.faults):
-            return  # it was late and has ended, or was begun again
+    def _arrived(self, read: _RemoteRead, ended: Any) -> None:
+        if ended.cancelled():
+            return  # it was late and has ended
         error = ended.exception()
         self._end(read, None if error is not None else ended.result(), error)
 
-    def _waits(self, read: _RemoteRead, error: BaseException) -> bool:
-        """Whether a read that has failed is begun again later, since its store is away."""
-        fault, outages = _fault_of(error), self._outages
-        if outages is None or read.is_cancelled or not (read.outlasts and fault.is_outage):
-            return False
-        with self._lock:
-            if read not in self._under_way:
-                return False
-            if not read.faults:
-                read.failed_s = outages.clock()
-            read.faults.append(fault)
-            if not outages.waits(read.where, read.faults, read.failed_s):
-                return False
-            read.due, seconds = math.inf, pause_s(self._options, read.faults)
-            read.again_s = time.monotonic() + seconds
-        self._stats.fault(fault.kind)
-        if _log.isEnabledFor(logging.DEBUG):
-            from windrow.core.debug_log import debug
-
-            debug(_log, "%s: in %.1f s", _described(read), seconds)
-        return True
-
-    def _with_attempts(self, read: _RemoteRead, error: BaseException) -> BaseException:
-        """The error, and what was tried, if its store was waited for."""
-        if self._outages is None or len(read.faults) < 2:
-            return error
-        away_s = self._outages.clock() - read.failed_s
-        kinds = collections.Counter(fault.kind for fault in read.faults)
-        tried = ", ".join(f"{kind} ({count})" for kind, count in kinds.items())
-        text = (
-            f"{reason(error)}; {len(read.faults)} attempts, the last {away_s:.0f} s after the first: {tried}."
-            f" {waited_for(self._options.outage_s)}"
-        )
-        return TimeoutError(text) if isinstance(error, TimeoutError) else OSError(text)
-
     def _end(self, read: _RemoteRead, value: Any, error: BaseException | None) -> None:
-        if error is not None and self._waits(read, error):
-            return
         with self._lock:
             if read not in self._under_way:
                 return  # it ended before
             self._under_way.remove(read)
             self._requests -= read.requests
             self._bytes -= read.weight_bytes
-            if error is None and self._outages is not None and self._outages.away:
-                self._outages.answered(read.where)
         if error is None:
             self._stats.received(read.size_bytes)
             self._stats.took(time.monotonic() - read.began_s)
         elif not read.is_cancelled:
             self._stats.fault(kind_of(error))
-            error = self._with_attempts(read, error)
         # Not by a callback of the answer: it would hold the read, and both would stay alive until
         # the garbage collector runs.
         if read.cancel_scope is not None:
@@ -296,21 +227,6 @@ def kind_of(error: BaseException) -> str:
     if "partial file" in text:
         return "cut short"
     return "connection" if "CURL error" in text else "other"
-
-
-def _fault_of(error: BaseException) -> RequestError:
-    """The fault of a read that failed, after TensorStore's own attempts."""
-    kind, text = kind_of(error), str(error)
-    if kind.startswith("status "):
-        return status_fault(int(kind.removeprefix("status ")))
-    passes = kind in ("timeout", "connection") and not re.search(r"(?i)\bSSL\b|certificate", text)
-    return RequestError(kind, cause="network" if passes else "other")
-
-
-def _described(read: _RemoteRead) -> str:
-    after = f" after {read.faults[-1].kind}" if read.faults else ""
-    objects = counted(read.requests, "object")
-    return f"{read.where}, {objects} by TensorStore, attempt {len(read.faults) + 1}{after}"
 
 
 _lock: Final = threading.Lock()

@@ -54,12 +54,9 @@ class RemotePresence:
     """
 
     def __init__(
-        self, read: Callable[[bool], bytes | None], where: str, raw: bytes, fill: bytes
+        self, read: Callable[[], bytes | None], where: str, raw: bytes, fill: bytes
     ) -> None:
-        """`read` reads the metadata again, and waits for a store that is away if it must succeed.
-
-        `raw` are the metadata at opening.
-        """
+        """`read` reads the metadata again; `raw` are those at opening."""
         self._read, self._where, self._raw, self._fill = read, where, raw, fill
         self._metadata = metadata_in(raw)
         self._lock = threading.Lock()
@@ -122,7 +119,7 @@ class RemotePresence:
     def _look(self, must: bool) -> bool:
         """Read the metadata again; False if that failed and need not succeed."""
         try:
-            now = self._read(must)
+            now = self._read()
         except (ValueError, RuntimeError, OSError):
             if must:
                 raise
@@ -143,9 +140,7 @@ class RemoteArray:
         spec = spec_of(store)
         if store.kvstore is not None and spec.get("driver") in FILES:
             self._key = spec.get("metadata_key", FILES[spec["driver"]])
-            self._metadata = access.in_flight.start(
-                lambda: store.kvstore.read(self._key), where=where
-            )
+            self._metadata = access.in_flight.start(lambda: store.kvstore.read(self._key))
         unknown = (None,) * store.rank
         self._chunk = tuple(store.chunk_layout.read_chunk.shape or unknown)
         self._object = tuple(store.chunk_layout.write_chunk.shape or self._chunk)
@@ -163,8 +158,8 @@ class RemoteArray:
             return
         store, key = self._store.kvstore, self._key
 
-        def read(must: bool) -> bytes | None:
-            return self.access.read(store, key, outlasts=must)
+        def read() -> bytes | None:
+            return self.access.read(store, key)
 
         with contextlib.suppress(ValueError):  # it holds no metadata
             raw = bytes(answer.value)
@@ -196,9 +191,7 @@ class RemoteArray:
         if None not in self._chunk:
             chunk_bytes = math.prod(map(int, self._chunk)) * self._fill.dtype.itemsize
         weight = math.prod(map(len, edges)) * chunk_bytes
-        read = self.access.in_flight.start(
-            view.read, requests, size_bytes, weight_bytes=weight, where=self._where
-        )
+        read = self.access.in_flight.start(view.read, requests, size_bytes, weight_bytes=weight)
         read.add_done_callback(lambda ended: self._arrived(edges, ended, answer, failed))
         return answer
 

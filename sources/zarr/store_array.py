@@ -211,7 +211,6 @@ def _open(item: Found, assumed: bool | None = None) -> Any:
         lambda: ts.open(
             item.spec, open=True, read=True, context=access.context, assume_metadata=assumed
         ),
-        where=item.where,
     )
 
 

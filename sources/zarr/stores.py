@@ -25,7 +25,6 @@ from windrow.core.text import with_article
 from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.sources.remote.options import as_remote_options
-from windrow.sources.remote.outages import Outages
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.error_text import is_about_profile, reason
 from windrow.sources.zarr.in_flight import InFlightLimiter
@@ -162,10 +161,9 @@ class Access:
     def _limited(self) -> tuple[InFlightLimiter, InFlightLimiter]:
         with self._lock:
             if self._limiters is None:
-                outages = Outages(self.what, self.options, self.stats, self._redaction)
                 self._limiters = (
-                    InFlightLimiter(self.options, self.stats, outages),
-                    InFlightLimiter(self.options, RemoteStats()),
+                    InFlightLimiter(self.options, self.stats, waits=False),
+                    InFlightLimiter(self.options, RemoteStats(), waits=True),
                 )
                 self._expect()
             return self._limiters
@@ -254,15 +252,14 @@ class Access:
         """
         return ts.KvStore.open(spec, context=self.context).result(timeout=self.options.longest_s)
 
-    def read(self, store: ts.KvStore, key: str, *, outlasts: bool = True) -> bytes | None:
-        """The value at `key`; None if it is absent. Waits, and if it `outlasts` outages, for the store too.
+    def read(self, store: ts.KvStore, key: str) -> bytes | None:
+        """The value at `key`; None if it is absent. Waits.
 
         Raises:
             ValueError: If it cannot be read.
             TimeoutError: If that takes too long.
         """
-        begin, where = partial(store.read, key), self.place(store)
-        answer = self.in_flight.start(begin, where=where, outlasts=outlasts).result()
+        answer = self.in_flight.start(partial(store.read, key)).result()
         return bytes(answer.value) if answer.state == "value" else None
 
     def place(self, store: ts.KvStore) -> str:

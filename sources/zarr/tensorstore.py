@@ -191,9 +191,7 @@ class StoreChecks(Checks):
         if self._array.remote is None:
             return cells.storage_statistics(**query).result()
         in_flight = self._array.remote.access.in_flight
-        return in_flight.start(
-            lambda: cells.storage_statistics(**query), where=self._array.where
-        ).result()
+        return in_flight.start(lambda: cells.storage_statistics(**query)).result()
 
     def file(self, number: int) -> None:
         return None

@@ -22,7 +22,7 @@ import tensorstore as ts
 
 from windrow.core.redaction import shown_url
 from windrow.errors import ArgumentError
-from windrow.sources.remote.file_systems import missing_package
+from windrow.sources.remote.fsspec_store import missing_package
 from windrow.sources.remote.paths import parted
 
 _ALIASES: Final = {"gcs": "gs", "s3a": "s3"}

@@ -523,4 +523,4 @@ def presence_of_stored(
         return dataclasses.replace(presence_of_file(os.path.join(found.folder, key)), fill=fill)
     if found.access is None:
         return None
-    return RemotePresence(lambda _: objects.whole(key), found.where + key, raw, fill)
+    return RemotePresence(lambda: objects.whole(key), found.where + key, raw, fill)

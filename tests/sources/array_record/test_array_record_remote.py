@@ -247,7 +247,7 @@ def test_one_file_of_many_that_stalls(tmp_path: Path) -> None:
     data = write(tmp_path / "a", records, "group_size:8").read_bytes()
     with RangeServer({f"{number}.array_record": data for number in range(40)}) as server:
         urls = [server.url(f"{number}.array_record") for number in range(40)]
-        source = ArrayRecordDataSource(urls, remote=passed("stalled"))
+        source = ArrayRecordDataSource(urls, remote=passed("timeout"))
         some = np.arange(0, len(source), 240)
         opened = source.stats()["retries"]
         server.reset_counts()
@@ -260,7 +260,7 @@ def test_one_file_of_many_that_stalls(tmp_path: Path) -> None:
         assert asked.count(asked[20]) > 1
         assert len(set(asked)) == 40
         assert source.stats()["retries"] - opened == len(asked) - 40  # none without a stall
-        assert source.stats()["faults"].keys() == {"stalled"}
+        assert source.stats()["faults"].keys() == {"timeout"}
 
 
 def streamed(source: ArrayRecordDataSource, workers: int) -> Any:

@@ -95,7 +95,7 @@ def test_the_next_run_asks_each_file_once(
     assert epoch(pickle.loads(pickle.dumps(source)), 2) == records
     # It is a file, its end has the index, and no conversion is writing it.
     asked = [(path, part) for _, path, part in server.counts().asked]
-    assert asked == [("a", "bytes=0-0"), ("a", "bytes=-131072"), ("_WINDROW_UNFINISHED", "")]
+    assert asked == [("a", "bytes=-1"), ("a", "bytes=-131072"), ("_WINDROW_UNFINISHED", "")]
 
 
 def test_a_changed_file_is_never_served_by_the_next_run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import re
@@ -112,35 +111,37 @@ def test_where_names_may_not_be_listed_a_key_that_is_not_there_is_none(store: Ob
 
 
 @pytest.mark.parametrize(
-    ("fault", "kind"),
+    ("fault", "kind", "limit"),
     [
-        (s3_error(503, "SlowDown"), "status 503 SlowDown"),
-        (s3_error(500, "InternalError"), "status 500 InternalError"),
-        (s3_error(400, "RequestTimeout"), "status 400 RequestTimeout"),
-        (status(503, body=b"<html>busy</html>"), "status 503"),
-        (cut(), "cut short"),
-        (reset(), "reset"),
-        (stall(), "stalled"),
-        (stall(body=True), "stalled"),
+        (s3_error(503, "SlowDown"), "status 503", ""),
+        (s3_error(500, "InternalError"), "status 500", ""),
+        (status(503, body=b"<html>busy</html>"), "status 503", ""),
+        (cut(), "cut short", ""),
+        (reset(), "cut short", ""),
+        (stall(), "timeout", "timeout"),
+        (stall(body=True), "cut short", "timeout"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_may_pass_is_tried_again(
-    store: ObjectStore, file: RemoteFile, fault: Fault, kind: str
+    store: ObjectStore, file: RemoteFile, fault: Fault, kind: str, limit: str
 ) -> None:
-    reader = reader_of(store, passed(kind))
+    reader = reader_of(store, passed(limit))
     reader.read_small(store.url("empty"))  # a client is made
     store.faults.plan([fault, None])
     assert reader.start([ByteRange(file, 0, 3000)]).result() == [DATA[:3000]]
     assert store.faults.counts().faults == {fault.kind: 1}
     assert reader.stats.counts()["faults"].keys() == {kind}
-    reader = reader_of(store, ended(kind, 0.3))
+    reader = reader_of(store, ended(limit, 0.3))
     at_last(lambda: reader.read_small(store.url("empty")))
     store.faults.reset_counts()
     store.faults.plan([fault] * 9)
     error = fails(reader, file)
     assert isinstance(error, ReadError)
-    assert re.search(rf"3 attempts in \d+\.\d s: {kind} \(3\)", str(error))
+    if kind == "cut short":
+        assert re.search("connection broken|timeout", str(error))
+    else:
+        assert re.search(rf"3 attempts in \d+\.\d s: {kind}", str(error))
     assert store.faults.counts().requests == 3  # no library tries on its own
 
 
@@ -189,18 +190,14 @@ def test_settings_of_file_systems_that_the_user_has_stay(store: ObjectStore) -> 
 # ---- Google Cloud Storage
 
 
+LISTED = """<?xml version="1.0" encoding="UTF-8"?><ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated>
+{}</ListBucketResult>"""
+
+
 @pytest.fixture
 def cloud() -> Iterator[RangeServer]:
-    def told(name: str, data: bytes) -> bytes:
-        times = dict.fromkeys(("timeCreated", "updated"), "2026-01-01T00:00:00Z")
-        about = {"name": name, "bucket": "b", "size": str(len(data)), "generation": "7", **times}
-        return json.dumps(about).encode()
-
-    files = {"storage/v1/b/b/o": b"{}"}
-    for name, data in {"d/a.bin": DATA, "empty": b""}.items():
-        files[f"download/storage/v1/b/b/o/{name}"] = data
-        files[f"storage/v1/b/b/o/{name}"] = told(name, data)
-    with RangeServer(files, headers={"X-Goog-Generation": "7"}, listings=False) as server:
+    files = {"b": LISTED.format("").encode(), "b/d/a.bin": DATA, "b/empty": b""}
+    with RangeServer(files, listings=False) as server:
         yield server
 
 
@@ -211,13 +208,14 @@ def cloud_reader(cloud: RangeServer, options: RemoteOptions = CALM) -> Fetcher:
 def test_objects_of_google_cloud_storage(cloud: RangeServer) -> None:
     reader = cloud_reader(cloud)
     tail = reader.tails(["gs://b/d/a.bin"], 100)[0]
-    assert tail.file == RemoteFile("gs://b/d/a.bin", len(DATA), "generation 7")
+    assert tail.file.size_bytes == len(DATA)
+    assert tail.file.version.startswith("ETag ")
     assert tail.data == DATA[-100:]
     assert cloud.counts().requests == 1
     wanted = [ByteRange(tail.file, n, n + 300) for n in range(0, 30_000, 100)]
     assert reader.start(wanted).result() == [DATA[one.start : one.stop] for one in wanted]
     empty = reader.tails(["gs://b/empty"], 10)[0]
-    assert (empty.data, empty.file.version) == (b"", "generation 7")
+    assert (empty.data, empty.file.size_bytes) == (b"", 0)
     assert reader.read_small("gs://b/d/a.bin") == DATA
     assert reader.read_small("gs://b/none") is None
 
@@ -233,8 +231,8 @@ def test_faults_of_google_cloud_storage(cloud: RangeServer) -> None:
         cloud.plan([status(code)])
         assert told in str(fails(reader, file))
         assert cloud.counts().requests == 1
-    cloud.headers["X-Goog-Generation"] = "8"
-    assert "it was generation 7 and is generation 8" in str(fails(reader, file))
+    cloud.put("b/d/a.bin", DATA[::-1])
+    assert "has changed since it was opened: it was ETag" in str(fails(reader, file))
 
 
 def test_a_store_that_asks_for_a_token_when_it_is_opened() -> None:
@@ -254,7 +252,8 @@ def test_names_in_google_cloud_storage(cloud: RangeServer) -> None:
     assert not reader.is_folder("gs://b/none")
     with pytest.raises(NotFoundError, match="gs://b/none was not found"):
         reader.names_in("gs://b/none")
-    listed = {"items": [{"name": "d/"}, {"name": "d/a.bin"}], "prefixes": ["d/e/"]}
-    cloud.put("storage/v1/b/b/o", json.dumps(listed).encode())
+    entry = "<Contents><Key>d/{}</Key><LastModified>2026-01-01T00:00:00Z</LastModified><Size>1</Size></Contents>"
+    listed = entry.format("") + entry.format("a.bin") + "<CommonPrefixes><Prefix>d/e/</Prefix></CommonPrefixes>"
+    cloud.put("b", LISTED.format(listed).encode())
     assert reader.is_folder("gs://b/d")
     assert reader.names_in("gs://b/d") == ["a.bin", "e/"]

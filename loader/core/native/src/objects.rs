@@ -5,13 +5,14 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::str::FromStr;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, resolve_bucket_region};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService,
@@ -21,15 +22,14 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientOptions, Error, GetOptions, GetRange, GetResult, ObjectStore, ObjectStoreExt,
-    RetryConfig,
+    Attribute, BackoffConfig, ClientOptions, Error, GetOptions, GetRange, GetResult, ObjectStore,
+    ObjectStoreExt, RetryConfig,
 };
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use crate::guard::guarded;
@@ -52,21 +52,41 @@ fn runtime() -> PyResult<&'static Runtime> {
     found.as_ref().map_err(refused)
 }
 
-/// A part of an object by its path: bytes from `start` to `stop`, the last `stop` bytes, or all of it; and
-/// the version that is wanted, any if it is empty.
-type Wanted = (String, Option<u64>, Option<u64>, String);
+/// A part of an object by its path: bytes from `start` to `stop`, the last `stop` bytes, or all of it; the
+/// version that is wanted, any if it is empty; and the bytes that it takes of the budget.
+type Wanted = (String, Option<u64>, Option<u64>, String, u64);
 
-/// What came of a request: its bytes with the size and the version of the object, or why there are none.
-type Answer = Result<(Bytes, u64, String), (&'static str, String)>;
+/// What came of a request: its bytes with the size and the version of the object and whether it is a page of
+/// HTML, or why there are none.
+type Answer = Result<(Bytes, u64, String, bool), (&'static str, String)>;
 
 /// What became of the requests of a store.
 #[derive(Debug, Default)]
 struct Counts {
     requests: u64,
+    /// Requests that were asked for; the others were made again.
+    asked: u64,
     /// Requests that failed, by the kind of the fault.
     faults: HashMap<String, u64>,
     /// Seconds until the answers of the last requests began.
     took_s: VecDeque<f64>,
+}
+
+/// Bytes of one permit of a budget.
+const PERMIT_BYTES: u64 = 1024;
+
+/// Slots for requests to one host or bucket, shared by all stores of the process with the same limit.
+fn shared_slots(url: &str, most: usize) -> Arc<Semaphore> {
+    static SHARED: OnceLock<Mutex<HashMap<(String, usize), Weak<Semaphore>>>> = OnceLock::new();
+    let host = url.split('/').take(3).collect::<Vec<_>>().join("/");
+    let mut shared = SHARED.get_or_init(Mutex::default).lock().expect("no one panics");
+    shared.retain(|_, slots| slots.strong_count() > 0);
+    let known = shared.get(&(host.clone(), most)).and_then(Weak::upgrade);
+    known.unwrap_or_else(|| {
+        let slots = Arc::new(Semaphore::new(most));
+        shared.insert((host, most), Arc::downgrade(&slots));
+        slots
+    })
 }
 
 /// Answers whose times are kept.
@@ -97,7 +117,8 @@ impl HttpService for Counting {
         let mut counts = self.counts.lock().expect("no one panics");
         counts.requests += 1;
         let fault = match &answer {
-            Ok(found) if found.status().is_success() => {
+            // That there is no such object is an answer.
+            Ok(found) if found.status().is_success() || found.status().as_u16() == 404 => {
                 if counts.took_s.len() == KEPT_TIMES {
                     counts.took_s.pop_front();
                 }
@@ -129,7 +150,14 @@ pub struct Objects {
     store: Arc<dyn ObjectStore>,
     /// Tries them again for as long as a store that answered before may be away.
     patient: Arc<dyn ObjectStore>,
-    slots: Arc<Semaphore>,
+    /// For requests of this store, and of all stores of the process to the same host.
+    slots: [Arc<Semaphore>; 2],
+    at_once: usize,
+    /// For bytes that were requested and not taken.
+    budget: Arc<Semaphore>,
+    budget_permits: u32,
+    /// Whether paths are those of a URL, with escapes.
+    is_web: bool,
     /// The most bytes of a file that is fetched whole, where a server takes no ranges.
     most_whole: u64,
     counts: Arc<Mutex<Counts>>,
@@ -143,13 +171,15 @@ impl Objects {
     /// seconds. A fault that may pass is tried `retries` times more; by a patient fetch, for `outage_s`.
     #[new]
     #[allow(clippy::too_many_arguments, reason = "they are the limits of requests")]
-    #[pyo3(signature = (url, options, *, headers, at_once, most_whole, timeout_s, stall_s, retries, backoff_s,
-        max_backoff_s, outage_s))]
+    #[pyo3(signature = (url, options, *, headers, at_once, per_host, in_flight_bytes, most_whole, timeout_s,
+        stall_s, retries, backoff_s, max_backoff_s, outage_s))]
     fn new(
         url: &str,
         options: Vec<(String, String)>,
         headers: Vec<(String, String)>,
         at_once: usize,
+        per_host: usize,
+        in_flight_bytes: u64,
         most_whole: u64,
         timeout_s: f64,
         stall_s: f64,
@@ -182,10 +212,15 @@ impl Objects {
                 opened(url, &options, client.clone(), retry, Counter(counts.clone()))
             };
             let longest_s = (retries + 1) as f64 * (timeout_s + max_backoff_s);
+            let budget_permits = in_flight_bytes.div_ceil(PERMIT_BYTES).clamp(1, 1 << 28) as u32;
             Ok(Objects {
                 store: open(retries, longest_s).map_err(refused)?,
                 patient: open(usize::MAX, outage_s.max(longest_s)).map_err(refused)?,
-                slots: Arc::new(Semaphore::new(at_once)),
+                slots: [Arc::new(Semaphore::new(at_once)), shared_slots(url, per_host)],
+                at_once,
+                budget: Arc::new(Semaphore::new(budget_permits as usize)),
+                budget_permits,
+                is_web: url.starts_with("http"),
                 most_whole,
                 counts,
             })
@@ -196,36 +231,65 @@ impl Objects {
     #[pyo3(signature = (wanted, *, patient=false))]
     fn fetch(&self, wanted: Vec<Wanted>, patient: bool) -> PyResult<Fetching> {
         guarded(|| {
-            let left = wanted.len();
-            let inbox = Arc::new(Inbox {
-                arrived: Mutex::new(Arrived { answers: VecDeque::new(), left }),
-                bell: Condvar::new(),
-            });
+            let inbox = Inbox::of(wanted.len());
             let store = if patient { &self.patient } else { &self.store }.clone();
-            let (slots, to, most) = (self.slots.clone(), inbox.clone(), self.most_whole);
-            let at_once = left.clamp(1, slots.available_permits().max(1));
+            let (slots, budget, to) = (self.slots.clone(), self.budget.clone(), inbox.clone());
+            let (most, permits, is_web) = (self.most_whole, self.budget_permits, self.is_web);
+            let counts = self.counts.clone();
+            let at_once = wanted.len().clamp(1, self.at_once);
             let work = stream::iter(wanted.into_iter().enumerate())
                 .map(move |(place, one)| {
-                    let (store, slots) = (store.clone(), slots.clone());
+                    let (store, [own, shared]) = (store.clone(), slots.clone());
+                    let (budget, counts) = (budget.clone(), counts.clone());
                     async move {
-                        let _slot = slots.acquire().await;
-                        (place, fetched(&*store, most, one).await)
+                        let weight = one.4.div_ceil(PERMIT_BYTES).min(permits.into()) as u32;
+                        let held = budget.acquire_many_owned(weight).await.ok();
+                        let _own = own.acquire().await;
+                        let _shared = shared.acquire().await;
+                        counts.lock().expect("no one panics").asked += 1;
+                        let answer = fetched(&*store, most, is_web, one).await;
+                        Arrival { place, answer, held }
                     }
                 })
                 .buffer_unordered(at_once)
-                .for_each(move |(place, answer)| {
-                    to.put(place, answer);
+                .for_each(move |arrival| {
+                    to.put(arrival);
                     std::future::ready(())
                 });
-            let task = runtime()?.spawn(work);
-            Ok(Fetching { inbox, task: task.abort_handle() })
+            Fetching::spawned(inbox, work)
         })
     }
 
-    /// The number of requests, of faults by kind, and the seconds until the last answers began.
-    fn counts(&self) -> (u64, HashMap<String, u64>, Vec<f64>) {
+    /// Starts to list the names under a prefix. The bytes of the only answer are the names, each ended by a
+    /// zero; folders end in a slash.
+    fn list(&self, prefix: String) -> PyResult<Fetching> {
+        guarded(|| {
+            let (inbox, store, [own, shared]) =
+                (Inbox::of(1), self.store.clone(), self.slots.clone());
+            let (to, counts) = (inbox.clone(), self.counts.clone());
+            let work = async move {
+                let _own = own.acquire().await;
+                let _shared = shared.acquire().await;
+                counts.lock().expect("no one panics").asked += 1;
+                let answer = listed(&*store, &prefix).await;
+                to.put(Arrival { place: 0, answer, held: None });
+            };
+            Fetching::spawned(inbox, work)
+        })
+    }
+
+    /// The number of requests, of those made again, of faults by kind, and the seconds until the last
+    /// answers began.
+    fn counts(&self) -> (u64, u64, HashMap<String, u64>, Vec<f64>) {
         let counts = self.counts.lock().expect("no one panics");
-        (counts.requests, counts.faults.clone(), counts.took_s.iter().copied().collect())
+        let again = counts.requests.saturating_sub(counts.asked);
+        let mut faults = counts.faults.clone();
+        // The crate goes on with a body that broke off by a request that no answer explains.
+        let bodies = again.saturating_sub(faults.values().sum());
+        if bodies > 0 {
+            *faults.entry("cut short".to_owned()).or_default() += bodies;
+        }
+        (counts.requests, again, faults, counts.took_s.iter().copied().collect())
     }
 }
 
@@ -264,9 +328,20 @@ fn opened(
     })
 }
 
-async fn fetched(store: &dyn ObjectStore, most_whole: u64, wanted: Wanted) -> Answer {
-    let (path, start, stop, version) = wanted;
-    let path = Path::from_url_path(&path).map_err(|error| ("other", error.to_string()))?;
+async fn listed(store: &dyn ObjectStore, prefix: &str) -> Answer {
+    let folder = Path::parse(prefix).map_err(|error| ("other", error.to_string()))?;
+    let found = store.list_with_delimiter(Some(&folder)).await.map_err(named)?;
+    let objects = found.objects.iter().filter_map(|one| one.location.filename()).map(str::to_owned);
+    let folders =
+        found.common_prefixes.iter().filter_map(|one| Some(format!("{}/", one.filename()?)));
+    let names: String = objects.chain(folders).flat_map(|name| [name, "\0".to_owned()]).collect();
+    Ok((Bytes::from(names), 0, String::new(), false))
+}
+
+async fn fetched(store: &dyn ObjectStore, most_whole: u64, is_web: bool, wanted: Wanted) -> Answer {
+    let (path, start, stop, version, _) = wanted;
+    let path = if is_web { Path::from_url_path(&path) } else { Path::parse(&path) };
+    let path = path.map_err(|error| ("other", error.to_string()))?;
     let range = match (start, stop) {
         (Some(start), Some(stop)) => Some(GetRange::Bounded(start..stop)),
         (None, Some(last)) => Some(GetRange::Suffix(last)),
@@ -275,10 +350,26 @@ async fn fetched(store: &dyn ObjectStore, most_whole: u64, wanted: Wanted) -> An
     let answer = store.get_opts(&path, GetOptions { range: range.clone(), ..Default::default() });
     let found = match answer.await {
         // A server that serves whole files alone; an empty file has no last bytes.
-        Err(Error::NotSupported { .. }) => whole(store, &path, most_whole).await?,
-        Err(error) if is_out_of_range(&error) => whole(store, &path, 0).await?,
+        Err(error) if is_whole(&error) => match whole(store, &path, most_whole).await? {
+            Ok(found) => found,
+            Err(size) => {
+                // It may take ranges that begin somewhere.
+                let Some(GetRange::Suffix(last)) = range else { return Err(no_ranges()) };
+                let range = Some(GetRange::Bounded(size.saturating_sub(last)..size));
+                let answer = store.get_opts(&path, GetOptions { range, ..Default::default() });
+                answer.await.map_err(named)?
+            }
+        },
+        Err(error) if is_out_of_range(&error) => {
+            whole(store, &path, 0).await?.map_err(|_| named(error))?
+        }
         other => other.map_err(named)?,
     };
+    if found.attributes.get(&Attribute::ContentEncoding).is_some_and(|name| **name != *"identity") {
+        return Err(("compressed", "the server sends it compressed".to_owned()));
+    }
+    let is_page = found.attributes.get(&Attribute::ContentType);
+    let is_page = is_page.is_some_and(|kind| kind.starts_with("text/html"));
     let (size, came) = (found.meta.size, version_of(&found.meta));
     if !version.is_empty() && came != version {
         return Err(("changed", format!("it was {version} and is {came}")));
@@ -296,20 +387,28 @@ async fn fetched(store: &dyn ObjectStore, most_whole: u64, wanted: Wanted) -> An
     if part.start < first || part.end > first + expected {
         return Err(("cut short", format!("it has {size} bytes, and {} were wanted", part.end)));
     }
-    Ok((data.slice((part.start - first) as usize..(part.end - first) as usize), size, came))
+    let data = data.slice((part.start - first) as usize..(part.end - first) as usize);
+    Ok((data, size, came, is_page))
 }
 
-/// All of an object that has at most `most` bytes.
+/// All of an object that has at most `most` bytes, or else its size.
 async fn whole(
     store: &dyn ObjectStore,
     path: &Path,
     most: u64,
-) -> Result<GetResult, (&'static str, String)> {
+) -> Result<Result<GetResult, u64>, (&'static str, String)> {
     let found = store.get(path).await.map_err(named)?;
-    if found.meta.size > most {
-        return Err(("no ranges", "the server sends whole files only".to_owned()));
-    }
-    Ok(found)
+    let size = found.meta.size;
+    Ok(if size > most { Err(size) } else { Ok(found) })
+}
+
+fn no_ranges() -> (&'static str, String) {
+    ("no ranges", "the server sends whole files only".to_owned())
+}
+
+/// Whether a server sent all of an object where a part was asked for.
+fn is_whole(error: &Error) -> bool {
+    matches!(error, Error::NotSupported { .. }) || text_of(error).contains("non-partial response")
 }
 
 fn is_out_of_range(error: &Error) -> bool {
@@ -328,7 +427,6 @@ fn named(error: Error) -> (&'static str, String) {
     let kind = match &error {
         Error::NotFound { .. } => "missing",
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => "denied",
-        Error::Precondition { .. } => "changed",
         Error::NotSupported { .. } => "no ranges",
         _ => "network",
     };
@@ -349,9 +447,16 @@ fn text_of(error: &Error) -> String {
     text
 }
 
+struct Arrival {
+    place: usize,
+    answer: Answer,
+    /// Its part of the budget.
+    held: Option<OwnedSemaphorePermit>,
+}
+
 struct Arrived {
-    answers: VecDeque<(usize, Answer)>,
-    /// Answers that have not been taken.
+    answers: VecDeque<Arrival>,
+    /// Answers that have not been taken; 0 after `cancel`.
     left: usize,
 }
 
@@ -361,59 +466,97 @@ struct Inbox {
 }
 
 impl Inbox {
-    fn put(&self, place: usize, answer: Answer) {
-        self.arrived.lock().expect("no one panics").answers.push_back((place, answer));
+    fn of(left: usize) -> Arc<Inbox> {
+        let arrived = Mutex::new(Arrived { answers: VecDeque::new(), left });
+        Arc::new(Inbox { arrived, bell: Condvar::new() })
+    }
+
+    fn put(&self, arrival: Arrival) {
+        self.arrived.lock().expect("no one panics").answers.push_back(arrival);
         self.bell.notify_all();
     }
 
-    fn take(&self, until: Option<Instant>) -> Option<(usize, Answer)> {
+    fn close(&self) {
         let mut arrived = self.arrived.lock().expect("no one panics");
-        loop {
-            if let Some(found) = arrived.answers.pop_front() {
-                arrived.left -= 1;
-                return Some(found);
-            }
-            if arrived.left == 0 {
-                return None;
-            }
-            arrived = match until {
-                None => self.bell.wait(arrived).expect("no one panics"),
-                Some(until) => {
-                    let room = until.checked_duration_since(Instant::now())?;
-                    self.bell.wait_timeout(arrived, room).expect("no one panics").0
-                }
-            };
+        arrived.left = 0;
+        arrived.answers.clear();
+        self.bell.notify_all();
+    }
+
+    /// Waits for the next arrival; `Some(None)` after the last one, and None if it takes longer.
+    fn take(&self, most: Duration) -> Option<Option<Arrival>> {
+        let mut arrived = self.arrived.lock().expect("no one panics");
+        if arrived.left > 0 && arrived.answers.is_empty() {
+            arrived = self.bell.wait_timeout(arrived, most).expect("no one panics").0;
         }
+        let found = arrived.answers.pop_front();
+        if found.is_some() {
+            arrived.left -= 1;
+        }
+        (found.is_some() || arrived.left == 0).then_some(found)
     }
 }
 
-/// What Python gets of an answer: its place, the bytes, the size and the version of the object.
-type Told<'py> = (usize, Option<Bound<'py, PyBytes>>, u64, String, &'static str);
+/// What Python gets of an answer: its place, the bytes, the size and the version of the object, whether it is
+/// a page of HTML, and the kind of the error.
+type Told<'py> = (usize, Option<Bound<'py, PyBytes>>, u64, String, bool, &'static str);
+
+/// How often a thread that waits looks for signals of the process.
+const SIGNALS: Duration = Duration::from_millis(100);
 
 /// Requests under way. When it is dropped, the rest of them ends.
 #[pyclass(frozen)]
 pub struct Fetching {
     inbox: Arc<Inbox>,
     task: AbortHandle,
+    /// The part of the budget of the answer that was taken last.
+    held: Mutex<Option<OwnedSemaphorePermit>>,
+}
+
+impl Fetching {
+    fn spawned(
+        inbox: Arc<Inbox>,
+        work: impl Future<Output = ()> + Send + 'static,
+    ) -> PyResult<Fetching> {
+        let task = runtime()?.spawn(work).abort_handle();
+        Ok(Fetching { inbox, task, held: Mutex::new(None) })
+    }
 }
 
 #[pymethods]
 impl Fetching {
-    /// Waits for the next answer, or for `timeout` seconds: its place, bytes, the size and version of the
-    /// object; or its place, None, 0, a detail and the kind of the error. None after the last one.
-    #[pyo3(signature = (timeout=None))]
-    fn take<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Option<Told<'py>>> {
-        let until = timeout.map(|seconds| Instant::now() + Duration::from_secs_f64(seconds));
-        let found = py.detach(|| self.inbox.take(until));
-        Ok(found.map(|(place, answer)| match answer {
-            Ok((data, size, version)) => (place, Some(PyBytes::new(py, &data)), size, version, ""),
-            Err((kind, detail)) => (place, None, 0, detail, kind),
+    /// Waits for the next answer: its place, bytes, the size and version of the object, whether it is a page;
+    /// or its place, None, 0, a detail, false and the kind of the error. None after the last one, or `cancel`.
+    ///
+    /// Raises TimeoutError after `timeout` seconds.
+    fn take<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Told<'py>>> {
+        *self.held.lock().expect("no one panics") = None;
+        let until = Instant::now() + Duration::from_secs_f64(timeout);
+        let arrival = loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if let Some(found) = py.detach(|| self.inbox.take(SIGNALS.min(left))) {
+                break found;
+            }
+            py.check_signals()?;
+            if Instant::now() >= until {
+                return Err(PyTimeoutError::new_err("no answer yet"));
+            }
+        };
+        Ok(arrival.map(|Arrival { place, answer, held }| {
+            *self.held.lock().expect("no one panics") = held;
+            match answer {
+                Ok((data, size, version, is_page)) => {
+                    (place, Some(PyBytes::new(py, &data)), size, version, is_page, "")
+                }
+                Err((kind, detail)) => (place, None, 0, detail, false, kind),
+            }
         }))
     }
 
-    /// Ends the requests under way.
+    /// Ends the requests under way, and whoever waits for them.
     fn cancel(&self) {
         self.task.abort();
+        self.inbox.close();
     }
 }
 
@@ -423,7 +566,17 @@ impl Drop for Fetching {
     }
 }
 
+/// The region of a bucket of AWS, by an unsigned request.
+#[pyfunction]
+fn bucket_region(py: Python<'_>, bucket: &str, timeout: f64) -> PyResult<String> {
+    let timeout = Duration::from_secs_f64(timeout);
+    let client = ClientOptions::new().with_timeout(timeout);
+    let asked = resolve_bucket_region(bucket, &client);
+    py.detach(|| runtime()?.block_on(asked).map_err(refused))
+}
+
 /// Registers the classes of this module.
 pub fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(bucket_region, module)?)?;
     module.add_class::<Objects>()
 }

@@ -19,7 +19,7 @@ from windrow.core.native import native
 from windrow.sources.remote.faults import Cause, RequestError, status_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.settings import CoreSettings
-from windrow.sources.remote.stores import Fetched, Part, What, fetch_one
+from windrow.sources.remote.stores import Arrivals, Fetched, Part, What, fetch_one
 
 _log = logging.getLogger("windrow.remote")
 MESSAGE_EVERY_S: Final = 60.0
@@ -78,34 +78,34 @@ class CoreStore:
         self.counts: Callable[[], _Counted] = self._objects.counts
         """Requests, those made again, faults by kind, and seconds until the last answers began."""
 
-    def fetch(
-        self, parts: Sequence[Part], *, patient: bool
-    ) -> Iterator[tuple[int, Fetched | RequestError]]:
-        """Yield the place of each part and its bytes, or its fault, as they arrive."""
+    def fetch(self, parts: Sequence[Part], *, patient: bool) -> Iterator[Arrivals]:
+        """Yield parts as they arrive, each once: all that are there at a time."""
         wanted = [(p.path, p.start, p.stop, p.version, p.weight_bytes) for p in parts]
         waits = patient and self._options.outage_s > 0
         yield from self._answers(self._objects.fetch(wanted, patient=waits), len(parts))
 
-    def _answers(self, fetching: Any, left: int) -> Iterator[tuple[int, Fetched | RequestError]]:
+    def _answers(self, fetching: Any, left: int) -> Iterator[Arrivals]:
         scope, waited_s = current_scope(), 0.0
         if scope is not None:
             scope.add(fetching, fetching.cancel)
         try:
             while left:
                 try:
-                    told = fetching.take(MESSAGE_EVERY_S)
+                    arrived = fetching.take(MESSAGE_EVERY_S)
                 except TimeoutError:
                     waited_s += MESSAGE_EVERY_S
                     self._tell(waited_s)
                     continue
-                if told is None:
+                if not arrived:
                     raise stopped()
                 if waited_s:
                     _log.warning("%s: %s answers again", self._what, self._shown)
                     waited_s = 0.0
-                place, data, size, text, is_page, kind = told
-                left -= 1
-                yield place, _fault(kind, text) if kind else Fetched(data, size, text, is_page)
+                left -= len(arrived)
+                yield [
+                    (place, _fault(kind, text) if kind else Fetched(data, size, text, is_page))
+                    for place, data, size, text, is_page, kind in arrived
+                ]
         finally:
             fetching.cancel()
             if scope is not None:
@@ -144,7 +144,7 @@ class CoreStore:
         return found
 
     def _listed(self, path: str) -> list[str]:
-        ((_, answer),) = self._answers(self._objects.list(path.strip("/")), 1)
+        (((_, answer),),) = self._answers(self._objects.list(path.strip("/")), 1)
         if isinstance(answer, RequestError):
             if answer.cause == "missing":
                 return []

@@ -40,12 +40,12 @@ from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.remote_file import ByteRange, FileTail, RemoteFile
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.remote.settings import CoreSettings, UntranslatedError, core_settings
-from windrow.sources.remote.stores import Fetched, Part, Store, What, glob
+from windrow.sources.remote.stores import Arrivals, Fetched, Part, Store, What, glob
 
 if TYPE_CHECKING:
     from windrow.sources.remote.disk_cache import DiskCache, IntArray
 
-__all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile"]
+__all__ = ["LIBRARY", "ByteRange", "Fetcher", "FileTail", "RemoteFile", "is_absent"]
 
 T = TypeVar("T")
 _log = logging.getLogger("windrow.remote")
@@ -116,12 +116,10 @@ class Fetcher:
             ReadError: If a file cannot be read.
             SourceError: If a server cannot serve parts of files.
         """
-        size_bytes = max(1, size_bytes)
         distinct = list(dict.fromkeys(urls))
-        where = f"the last {size_bytes:,} bytes"
-        jobs = [(url, where, Part("", None, size_bytes)) for url in distinct]
+        parts = [Part(url, None, max(1, size_bytes)) for url in distinct]
         tails = {}
-        for place, found in self._fetched(jobs):
+        for place, found in self._all(parts):
             file = RemoteFile(distinct[place], found.size_bytes, found.version)
             tails[file.url] = FileTail(file, found.data)
         return [tails[url] for url in urls]
@@ -157,65 +155,68 @@ class Fetcher:
         """
         return self._ranges(wanted, weigh=True)
 
-    def wholes(self, urls: Sequence[str]) -> Iterator[tuple[int, tuple[RemoteFile, bytes] | None]]:
-        """Yield the place and all bytes of each file as they arrive; None for one that does not exist.
-
-        Raises:
-            ReadError: If a file cannot be read.
-        """
-        jobs = [(url, "", Part("")) for url in urls]
-        for place, found in self._fetched(jobs, absent=True):
-            if isinstance(found, RequestError):
-                yield place, None
-            else:
-                yield place, (RemoteFile(urls[place], found.size_bytes, found.version), found.data)
-
     def _ranges(self, wanted: Sequence[ByteRange], *, weigh: bool) -> Iterator[tuple[int, bytes]]:
-        for one in wanted:
-            if not 0 <= one.start <= one.stop <= one.file.size_bytes:
+        parts, places = [], []
+        for place, one in enumerate(wanted):
+            file = one.file
+            if not 0 <= one.start <= one.stop <= file.size_bytes:
                 raise ReadError(
-                    f"{self._what}: {one.file.shown} has {one.file.size_bytes:,} bytes, and bytes"
+                    f"{self._what}: {file.shown} has {file.size_bytes:,} bytes, and bytes"
                     f" [{one.start:,}, {one.stop:,}) were requested; the file is damaged or cut short",
-                    file=one.file.shown,
+                    file=file.shown,
                     offset=one.start,
                 )
-        places = [place for place, one in enumerate(wanted) if one.size_bytes]
-        for place, one in enumerate(wanted):
-            if not one.size_bytes:
+            if one.size_bytes:
+                weight = one.size_bytes if weigh else 0
+                parts.append(Part(file.url, one.start, one.stop, file.version, weight))
+                places.append(place)
+            else:
                 yield place, b""
-        jobs = []
-        for one in (wanted[place] for place in places):
-            weight = one.size_bytes if weigh else 0
-            part = Part("", one.start, one.stop, one.file.version, weight)
-            jobs.append((one.file.url, f"bytes [{one.start:,}, {one.stop:,})", part))
-        for place, found in self._fetched(jobs):
+        for place, found in self._all(parts):
             yield places[place], found.data
 
-    def _fetched(
-        self, jobs: Sequence[tuple[str, str, Part]], *, absent: bool = False
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield what came of each URL, described part of it, and part; the fault if it may be `absent`.
-
-        Raises:
-            WindrowError: The error of the first that fails.
-        """
-        refuse_forked(LIBRARY, self._what)
-        of_store: dict[Store, list[tuple[int, Part]]] = {}
-        for place, (url, _, part) in enumerate(jobs):
-            store, path = self._open(url)
-            named = Part(path, part.start, part.stop, part.version, part.weight_bytes)
-            of_store.setdefault(store, []).append((place, named))
-        patient, error = self._expected, None
-        for place, found in _arrivals(of_store, patient):
-            if not isinstance(found, RequestError):
-                self.stats.received(len(found.data))
-            elif not (absent and _is_absent(found)):
-                url, where, _ = jobs[place]
-                error = self._failed(url, where, found, patient=patient)
+    def _all(self, parts: Sequence[Part]) -> Iterator[tuple[int, Fetched]]:
+        """Yield the place and bytes of each part; raise the error of the first that fails."""
+        error = None
+        for arrivals in self.each(parts):
+            for place, found in arrivals:
+                if isinstance(found, Fetched):
+                    yield place, found
+                else:
+                    error = found
+                    break
+            if error is not None:
                 break
-            yield place, found
         if error is not None:
             raise error
+
+    def each(self, parts: Sequence[Part]) -> Iterator[list[tuple[int, Fetched | WindrowError]]]:
+        """Yield parts as they arrive, all that are there at a time: places, and bytes or errors.
+
+        Args:
+            parts: The parts; their paths are URLs.
+
+        Raises:
+            ReadError: If the scope of this thread is cancelled.
+        """
+        refuse_forked(LIBRARY, self._what)
+        patient, of_store = self._expected, dict[Store, list[tuple[int, Part]]]()
+        for place, part in enumerate(parts):
+            store, path = self._open(part.path)
+            own = Part(path, part.start, part.stop, part.version, part.weight_bytes)
+            of_store.setdefault(store, []).append((place, own))
+        for arrivals in _arrivals(of_store, patient):
+            fetched = [found for _, found in arrivals if isinstance(found, Fetched)]
+            self.stats.received(sum(len(found.data) for found in fetched))
+            if len(fetched) == len(arrivals):
+                yield arrivals  # type: ignore[misc]
+            else:
+                yield [
+                    (place, self._failed(parts[place], found, patient))
+                    if isinstance(found, RequestError)
+                    else (place, found)
+                    for place, found in arrivals
+                ]
 
     # ---- bytes of the cache on disk
 
@@ -223,6 +224,10 @@ class Fetcher:
     def has_cache(self) -> bool:
         """Whether there is a cache on disk."""
         return self._cache is not None
+
+    def knows(self, url: str) -> bool:
+        """Whether the cache on disk may have bytes of a URL, of any version."""
+        return self._cache is not None and self._cache.knows(url)
 
     def kept(self, file: RemoteFile, begin: IntArray, end: IntArray) -> Sequence[bytes | None]:
         """Return ranges `[begin, end)` from the cache on disk; None for others."""
@@ -266,17 +271,18 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
-        if self._cache is not None and self._cache.knows(url):
+        if self.knows(url):
             try:
                 (tail,) = self.tails([url], 1)
             except NotFoundError:
                 return None
             return tail.file, self.read_kept(ByteRange(tail.file, 0, tail.file.size_bytes))
-        ((_, found),) = self.wholes([url])
-        if found is not None:
-            file, data = found
-            self.keep(file, np.array([0]), np.array([len(data)]), 0, data)
-        return found
+        found = self._whole(url)
+        if found is None:
+            return None
+        file = RemoteFile(url, found.size_bytes, found.version)
+        self.keep(file, np.array([0]), np.array([file.size_bytes]), 0, found.data)
+        return file, found.data
 
     def read_small(self, url: str) -> bytes | None:
         """Read all of a file; None if it does not exist.
@@ -284,8 +290,17 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
-        ((_, found),) = self.wholes([url])
-        return None if found is None else found[1]
+        found = self._whole(url)
+        return None if found is None else found.data
+
+    def _whole(self, url: str) -> Fetched | None:
+        try:
+            ((_, found),) = self._all([Part(url)])
+        except (NotFoundError, ReadError) as error:
+            if is_absent(error):
+                return None
+            raise
+        return found
 
     # ---- names
 
@@ -384,7 +399,7 @@ class Fetcher:
             if why:
                 _log.debug("%s: %s is read through fsspec: %s", self._what, shown_url(url), why)
             return store, path
-        raise self._failed(url, "", fault, patient=False)
+        raise self._failed(Part(url), fault, False)
 
     def _ask(self, url: str, ask: Callable[[Store, str], T]) -> T:
         store, path = self._open(url)
@@ -392,36 +407,39 @@ class Fetcher:
             return ask(store, path)
         except RequestError as error:
             fault = error
-        raise self._failed(url, "", fault, patient=False)
+        raise self._failed(Part(url), fault, False)
 
-    def _failed(self, url: str, where: str, fault: RequestError, *, patient: bool) -> WindrowError:
+    def _failed(self, part: Part, fault: RequestError, patient: bool) -> WindrowError:
         if fault.cause == "changed":
             self.stats.fault("changed")
+        where = ""
+        if part.stop is not None:
+            start, stop = part.start, part.stop
+            where = f"the last {stop:,} bytes" if start is None else f"bytes [{start:,}, {stop:,})"
         outage_s = self.options.outage_s if patient else 0.0
-        return failure(self._what, url, where, fault, self.redaction, outage_s=outage_s)
+        return failure(self._what, part.path, where, fault, self.redaction, outage_s=outage_s)
 
 
-def _is_absent(fault: RequestError) -> bool:
+def is_absent(error: WindrowError) -> bool:
     """Whether a file does not exist: a store says so with 403 if the caller may not list names."""
-    return fault.cause == "missing" or fault.code == "AccessDenied"
+    return isinstance(error, NotFoundError) or getattr(error, "why", "").endswith(" AccessDenied")
 
 
 def _arrivals(
     of_store: Mapping[Store, list[tuple[int, Part]]], patient: bool
-) -> Iterator[tuple[int, Fetched | RequestError]]:
+) -> Iterator[Arrivals]:
     """Yield what arrives from several stores, by place."""
-    if len(of_store) == 1:
-        ((store, wanted),) = of_store.items()
-        for place, found in store.fetch([part for _, part in wanted], patient=patient):
-            yield wanted[place][0], found
+    if len(of_store) <= 1:
+        for store, wanted in of_store.items():
+            yield from store.fetch([part for _, part in wanted], patient=patient)
         return
     arrived: queue.SimpleQueue[Any] = queue.SimpleQueue()
     ended = threading.Event()
 
     def take(store: Store, wanted: list[tuple[int, Part]]) -> None:
         try:
-            for place, found in store.fetch([part for _, part in wanted], patient=patient):
-                arrived.put((wanted[place][0], found))
+            for arrivals in store.fetch([part for _, part in wanted], patient=patient):
+                arrived.put([(wanted[place][0], found) for place, found in arrivals])
                 if ended.is_set():
                     break
             arrived.put(None)

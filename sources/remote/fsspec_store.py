@@ -28,7 +28,7 @@ from windrow.errors import ArgumentError, MissingExtraError, WindrowError, missi
 from windrow.sources.remote.faults import RequestError, as_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.remote.stores import Fetched, Part, What
+from windrow.sources.remote.stores import Arrivals, Fetched, Part, What
 
 T = TypeVar("T")
 _EXTRAS: Final = {
@@ -78,32 +78,32 @@ class FsspecStore:
         self._serial = not _is_asynchronous(fs) and not _CONCURRENT & protocols
         self._turn = threading.Lock()
 
-    def fetch(
-        self, parts: Sequence[Part], *, patient: bool
-    ) -> Iterator[tuple[int, Fetched | RequestError]]:
-        """Yield the place of each part and its bytes, or its fault, as they arrive.
-
-        After the last part, yield a fault in place of the parts of a file that has changed.
-        """
-        yield from self._each([partial(self._part, part) for part in parts], patient)
-        versions: dict[tuple[str, str], list[int]] = collections.defaultdict(list)
-        for place, part in enumerate(parts):
-            if part.version:
-                versions[part.path, part.version].append(place)
-        known = list(versions)
-        states = [partial(self._state, path) for path, _ in known]
+    def fetch(self, parts: Sequence[Part], *, patient: bool) -> Iterator[Arrivals]:
+        """Yield parts as they arrive. After the last one, yield a fault for a file that has changed."""
+        calls = [partial(self._part, part) for part in parts]
+        weights = [part.weight_bytes for part in parts]
+        for arrival in self._each(calls, patient, weights):
+            yield [arrival]
+        places = {
+            (part.path, part.version): place for place, part in enumerate(parts) if part.version
+        }
+        states = [partial(self._state, path) for path, _ in places]
         for number, state in self._each(states, patient):
-            (_, version), (place, *_) = known[number], versions[known[number]]
+            (_, version), place = list(places.items())[number]
             if isinstance(state, RequestError):
-                yield place, state
+                yield [(place, state)]
             elif _named(*state) != version:
                 detail = f"it was {version} and is {_named(*state)}"
-                yield place, RequestError("changed", cause="changed", detail=detail)
+                yield [(place, RequestError("changed", cause="changed", detail=detail))]
 
     def _each(
-        self, calls: Sequence[Callable[[], T]], patient: bool
+        self, calls: Sequence[Callable[[], T]], patient: bool, weights: Sequence[int] = ()
     ) -> Iterator[tuple[int, T | RequestError]]:
-        """Yield the place of each call and its result or fault, as they end; a few run at a time."""
+        """Yield the place of each call and its result or fault, as they end; a few run at a time.
+
+        Those that run have `in_flight_bytes` of `weights` at most, or there is one.
+        """
+        weights = weights or [0] * len(calls)
         most = 1 if self._serial else self._options.max_requests
         waiting = collections.deque(enumerate(calls))
         running: dict[Future[Any], tuple[int, float]] = {}
@@ -114,7 +114,11 @@ class FsspecStore:
         longest_s = self._options.longest_s + (self._options.outage_s if patient else 0.0)
         try:
             while waiting or running:
+                held = sum(weights[place] for place, _ in running.values())
                 while waiting and len(running) < most:
+                    held += weights[waiting[0][0]]
+                    if running and held > self._options.in_flight_bytes:
+                        break
                     place, call = waiting.popleft()
                     context = contextvars.copy_context()
                     job = _THREADS.submit(context.run, self._tried, call, ended, patient)

@@ -46,16 +46,18 @@ class Fetched:
     is_page: bool = False
 
 
+Arrivals: TypeAlias = list[tuple[int, Fetched | RequestError]]
+"""Places of parts, with their bytes or faults."""
+
+
 class Store(Protocol):
     """Where files are fetched from."""
 
     confirms: bool
     """Whether each part that arrives is known to be of its version; else only after the last one."""
 
-    def fetch(
-        self, parts: Sequence[Part], *, patient: bool
-    ) -> Iterator[tuple[int, Fetched | RequestError]]:
-        """Yield the place of each part and its bytes, or its fault, as they arrive.
+    def fetch(self, parts: Sequence[Part], *, patient: bool) -> Iterator[Arrivals]:
+        """Yield parts as they arrive, each once: all that are there at a time.
 
         Args:
             parts: The parts.
@@ -77,7 +79,7 @@ class Store(Protocol):
 
 def fetch_one(store: Store, part: Part) -> Fetched:
     """Fetch one part; raise its fault."""
-    ((_, answer),) = store.fetch([part], patient=False)
+    (((_, answer),),) = store.fetch([part], patient=False)
     if isinstance(answer, RequestError):
         raise answer
     return answer

@@ -24,7 +24,6 @@ from windrow.sources.zarr.folders import Folder, LocalFolder, StoredObjects, met
 from windrow.sources.zarr.metadata import attributes_of, is_v3, sizes_of
 from windrow.sources.zarr.remote_folders import OpenedFolder, OpenedStore, RangeObjects, StoreFolder
 from windrow.sources.zarr.stores import Access
-from windrow.sources.zarr.urls import has_file_system
 
 Keys: TypeAlias = tuple[str, ...]
 """The keys that lead to an array or a group in a tree; () for the tree itself."""
@@ -193,7 +192,7 @@ class Found:
             raise TypeError("an array outside of a local folder needs an access")
         if self.opened is not None:
             return OpenedFolder(self.what, self.opened, access)
-        if self.url is not None and (self.spec is None or has_file_system(self.url)):
+        if self.url is not None:
             return RangeObjects(access, self.url)
         kvstore = self.spec["kvstore"] if isinstance(self.spec, dict) else self.spec.kvstore
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -26,8 +27,6 @@ from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.plain import (
     PlainArray,
-    PlainBoxReader,
-    PlainRowReader,
     PlainStore,
     is_read_by_row,
     native_chunks,
@@ -35,13 +34,14 @@ from windrow.sources.zarr.plain import (
 )
 from windrow.sources.zarr.presence import refuse_misplaced, spec_of
 from windrow.sources.zarr.remote import RemoteArray
+from windrow.sources.zarr.remote_plain import remote_plain
 from windrow.sources.zarr.store_array import (
     StoreArray,
     open_each,
     refuse_misplaced_store,
     with_remotes,
 )
-from windrow.sources.zarr.stores import bare
+from windrow.sources.zarr.stores import bare, side_by_side
 from windrow.sources.zarr.tensorstore import StoreReader
 from windrow.sources.zarr.urls import is_remote_spec
 from windrow.sources.zarr.zarr_python import PythonArray, PythonReader, open_python, why_by_python
@@ -108,7 +108,7 @@ class OpenArray:
     @property
     def is_remote_source(self) -> bool:
         """Whether it is read over a network."""
-        return not isinstance(self.backend, PlainStore) and self.backend.is_remote_source
+        return self.backend.is_remote_source
 
     @property
     def fill_value(self) -> Any:
@@ -194,8 +194,8 @@ class OpenArray:
         sizes = zip(self.chunk, self.shape, strict=True)
         shape = tuple(max(1, min(c or n, n)) for c, n in sizes)
         if isinstance(backend, PlainStore):
-            return PlainBoxReader(backend), shape, shift
-        return _python_reader(backend, shape), shape, shift
+            return backend.boxes(), shape, shift
+        return PythonReader(backend, shape), shape, shift
 
     @property
     def way(self) -> str:
@@ -250,11 +250,9 @@ def open_arrays(
     Raises:
         NotFoundError, SourceError: As `ZarrDataSource` raises them.
     """
-    plain = [_direct_or_reason(what, item, direct) for item in found]
-    opened = [
-        _open_alone(item, array, by_core=direct is not False)
-        for item, array in zip(found, plain, strict=True)
-    ]
+    asked = [partial(_direct_or_reason, what, item, direct) for item in found]
+    plain = side_by_side(asked, wait=any(item.url is not None for item in found))
+    opened = [_open_alone(item, array) for item, array in zip(found, plain, strict=True)]
     left = [item for item, array in zip(found, opened, strict=True) if array is None]
     stores = iter(with_remotes(left, open_each(left)) if left else ())
     every = [
@@ -266,14 +264,14 @@ def open_arrays(
     return tuple(array.without_missing() if array.refuses else array for array in every)
 
 
-def _open_alone(found: Found, plain: PlainStore | str, *, by_core: bool) -> OpenArray | None:
+def _open_alone(found: Found, plain: PlainStore | str) -> OpenArray | None:
     """Opens an array that TensorStore does not open, or not at once; None for any other."""
     if has_unequal_chunks(found.metadata or {}):
         return _python_array(found, open_unequal(found))
     if isinstance(plain, PlainStore):
         return _open_directly(found, plain)
     why = why_by_python(found)
-    return _python_array(found, open_python(found, why, by_core=by_core)) if why else None
+    return _python_array(found, open_python(found, why)) if why else None
 
 
 def _open_instead(found: Found, error: SourceError) -> OpenArray:
@@ -290,7 +288,7 @@ def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStor
     """The array to decode directly; or the reason against it, '' if it needs no explanation."""
     if direct is False:
         return "direct=False"
-    why = "only arrays given by the path of a local folder can be"
+    why = "only arrays given by the path of a local folder, or by a URL, can be"
     if found.folder is not None:
         plain = plain_array(found.folder, found.name)
         if isinstance(plain, PlainArray):
@@ -301,6 +299,11 @@ def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStor
                 return PlainStore(plain, chunks)
             return "without the native core" if native() is None else "the native core cannot"
         why = plain
+    else:
+        remote = remote_plain(found)
+        if isinstance(remote, PlainStore):
+            return remote
+        why = remote or why
     if direct:
         named = f"array {found.name!r}" if found.name else "the array"
         raise SourceError(
@@ -311,13 +314,14 @@ def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStor
 
 
 def _open_directly(found: Found, store: PlainStore) -> OpenArray:
-    plain, reader = store.plain, PlainRowReader(store)
-    part = _part(found, plain, plain.chunk_shape[0], reader, alone=is_read_by_row(plain))
+    plain = store.plain
+    alone = not store.is_remote_source and is_read_by_row(plain)
+    part = _part(found, plain, plain.chunk_shape[0], store.rows(), alone=alone)
     return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
 
 
 def _python_array(found: Found, python: PythonArray) -> OpenArray:
-    part = _part(found, python, python.chunk_shape[0], _python_reader(python))
+    part = _part(found, python, python.chunk_shape[0], PythonReader(python))
     fitting = _with_fitting_dims(found, python.shape)
     return OpenArray(fitting, part, python.chunk_shape, python, python.why)
 
@@ -374,15 +378,3 @@ def _described(found: Found, store: Any) -> Found:
         attributes = stored if isinstance(stored, dict) else attributes
     names = (dims or labels) if found.listing else (labels or dims)
     return dataclasses.replace(found, dims=names, attributes=attributes)
-
-
-def _python_reader(array: PythonArray, boxes_of: tuple[int, ...] | None = None) -> PythonReader:
-    """The reader of an array that zarr-python opened: of rows, or of boxes of chunks of a shape."""
-    if array.cached is None or array.access is None:
-        return PythonReader(array, boxes_of)
-    # Few arrays have a cache: others do not load it.
-    from windrow.sources.zarr.cached_readers import CachedBoxReader, CachedRowReader
-
-    if boxes_of is None:
-        return CachedRowReader(array, array.cached, array.access)
-    return CachedBoxReader(array, array.cached, array.access, boxes_of)

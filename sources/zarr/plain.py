@@ -205,10 +205,20 @@ def plain_array(folder: str, name: str = "") -> PlainArray | str:
 class PlainStore:
     """The chunks of a plain array: where they lie, and whether they can be read."""
 
+    is_remote_source = False
+
     def __init__(self, plain: PlainArray, chunks: NativeChunks) -> None:
         """Open nothing yet."""
         self.plain, self.chunks = plain, chunks
         self._object_bytes: int | None = None
+
+    def rows(self) -> PlainRowReader:
+        """The reader of rows."""
+        return PlainRowReader(self)
+
+    def boxes(self) -> PlainBoxReader:
+        """The reader of boxes."""
+        return PlainBoxReader(self)
 
     def stored_bytes(self, chunks: int, *, single: bool = False) -> int:
         """Bytes of some chunks in storage, estimated from the first stored object.

@@ -58,7 +58,7 @@ class RemotePresence:
     ) -> None:
         """`read` reads the metadata again; `raw` are those at opening."""
         self._read, self._where, self._raw, self._fill = read, where, raw, fill
-        self._metadata = metadata_in(raw)
+        self.metadata = metadata_in(raw)
         self._lock = threading.Lock()
         self._looked_s = self._tried_s = time.monotonic()  # when the last look, or try, began
         self._is_looking = False  # by `look_sometimes`
@@ -125,7 +125,7 @@ class RemotePresence:
                 raise
             return False  # the reads themselves will report the error
         if now != self._raw:
-            self._failed = change_since(self._metadata, now) or self._failed
+            self._failed = change_since(self.metadata, now) or self._failed
         return True
 
 

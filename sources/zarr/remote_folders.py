@@ -14,10 +14,11 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Coroutine, Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final
 
 import tensorstore as ts
 
+from windrow.core.native import native
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.remote.paths import joined
 from windrow.sources.remote.remote_file import ByteRange, RemoteFile
@@ -31,9 +32,6 @@ from windrow.sources.zarr.urls import (
     parent_url,
     with_slash,
 )
-
-if TYPE_CHECKING:
-    from windrow.sources.remote.fetcher import Fetcher
 
 METADATA: Final = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 _SHOWN_CHARACTERS: Final = 100
@@ -114,7 +112,7 @@ class StoreFolder(Folder, StoredObjects):
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class RemoteFolder(Folder):
-    """A folder in a file system of fsspec."""
+    """A folder at a URL, that is read by byte ranges."""
 
     what: str
     where: str
@@ -125,6 +123,10 @@ class RemoteFolder(Folder):
     def at(self, url: str, known: tuple[str, ...]) -> RemoteFolder:
         """The folder at another URL of the same file system."""
         return RemoteFolder(self.what, self.access.hide(_folder_url(url)), url, self.access, known)
+
+    def kvstore(self) -> Any:
+        spec = self.access.route(self.url).spec
+        return None if spec is None else with_slash(spec)
 
     def read(self, key: str) -> bytes | None:
         return self.access.fetcher.read_small(joined(self.url, key))
@@ -175,7 +177,7 @@ def store_folder(
         where = where if where.endswith("/") else where + "/"
         return StoreFolder(what, where, store, access, known)
     route = access.route(value)
-    if route.spec is None:
+    if route.spec is None or (native() is not None and "|" not in value):
         return RemoteFolder(what, access.hide(_folder_url(value)), value, access, known)
     spec = with_slash(route.spec)
     try:
@@ -328,7 +330,7 @@ class OpenedFolder(Folder, StoredObjects):
 
 
 class RangeObjects(StoredObjects):
-    """Objects at a URL, by byte ranges of fsspec. Thread-safe.
+    """Objects at a URL, by byte ranges. Thread-safe.
 
     The end of a shard is read once. Later ranges must have the same version, so that a shard that
     is written again is an error and never a mixture. With a cache on disk this holds for every object
@@ -357,16 +359,7 @@ class RangeObjects(StoredObjects):
         self._remember(key, found[0], b"")
         return found[1]
 
-    @property
-    def fetcher(self) -> Fetcher:
-        """Reads the ranges."""
-        return self._access.fetcher
-
-    def known(self, key: str) -> RemoteFile | None:
-        """An object whose version is known already."""
-        return self._files.get(key)
-
-    def known_tail(self, key: str, size_bytes: int) -> bytes | None:
+    def _known_tail(self, key: str, size_bytes: int) -> bytes | None:
         """As `tail`, if that is known already; else None."""
         with self._lock:
             file, end = self._files.get(key), self._ends.get(key)
@@ -391,7 +384,7 @@ class RangeObjects(StoredObjects):
             return self._tail(key, size_bytes)
 
     def _tail(self, key: str, size_bytes: int) -> bytes | None:
-        known = self.known_tail(key, size_bytes)
+        known = self._known_tail(key, size_bytes)
         if known is not None:
             return known
         try:
@@ -417,11 +410,6 @@ class RangeObjects(StoredObjects):
                 self._bytes -= len(self._ends.popitem(last=False)[1])
             while len(self._files) > _MOST_FILES:
                 self._files.popitem(last=False)
-
-
-def has_cache(objects: StoredObjects) -> TypeGuard[RangeObjects]:
-    """Whether what is fetched is kept in a cache on disk."""
-    return isinstance(objects, RangeObjects) and objects.fetcher.has_cache
 
 
 def is_metadata(key: str) -> bool:

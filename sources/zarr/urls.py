@@ -11,19 +11,16 @@ Settings of fsspec's own buffers and listings are dropped.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import re
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
 import tensorstore as ts
 
-from windrow.core.redaction import shown_url
 from windrow.errors import ArgumentError
-from windrow.sources.remote.fsspec_store import missing_package
 from windrow.sources.remote.paths import parted
+from windrow.sources.remote.settings import BUFFERS, UntranslatedError, web_headers
 
 _ALIASES: Final = {"gcs": "gs", "s3a": "s3"}
 _OF_TENSORSTORE: Final = ("http", "https", "s3", "gs")
@@ -35,22 +32,6 @@ ADAPTERS: Final = ("zip", "ocdbt", "gzip", "byte-range")
 _REMOTE: Final = frozenset(
     {"http", "s3", "gcs", "gcs_grpc", "tsgrpc_kvstore", "google_cloud_storage"}
 )
-# How fsspec buffers and lists, which does not change the data.
-_BUFFERS: Final = frozenset(
-    {
-        *("block_size", "default_block_size", "cache_type", "default_cache_type", "cache_options"),
-        *("default_fill_cache", "fill_cache_on_open", "max_concurrency", "use_listings_cache"),
-        *("listings_expiry_time", "max_paths", "skip_instance_cache", "asynchronous", "loop"),
-        *("simple_links", "same_scheme", "size_policy", "cache_timeout", "consistency"),
-    }
-)
-
-# The storage options that become settings of TensorStore.
-_TAKEN: Final = {
-    **dict.fromkeys(("http", "https"), ("auth", "headers")),
-    "s3": ("anon", "endpoint_url", "profile", "region_name", "requester_pays"),
-    "gs": ("anon", "project", "requester_pays", "token"),
-}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,7 +68,6 @@ def route_of(
     Raises:
         ArgumentError: If only TensorStore reads such URLs, and it has no setting for an option, or
             there is a cache on disk.
-        MissingExtraError: If it has no setting for an option, and fsspec's package is not installed.
         ValueError: If TensorStore cannot parse the URL.
     """
     base, bar, adapters = url.partition("|")
@@ -116,10 +96,6 @@ def route_of(
                 f" {option}; leave it out, or chain file systems as fsspec does, such as"
                 " 'zip://::s3://bucket/a.zip'"
             ) from None
-        if not has_file_system(url):
-            reading = f"{what}: reading {shown_url(url)} with the storage option {option}"
-            why = f"{reading}, which is not one of TensorStore's ({', '.join(_TAKEN[protocol])}),"
-            raise missing_package(why, url, ImportError()) from None
         return UrlRoute(None, why=f"TensorStore has no storage option {option}")
     whole = base + bar + adapters
     spec = (ts.Spec(whole) if is_array else ts.KvStore.Spec(whole)).to_json()
@@ -149,17 +125,6 @@ def _is_known(protocol: str) -> bool:
     return protocol in fsspec.available_protocols()
 
 
-def has_file_system(url: str) -> bool:
-    """Whether the packages that fsspec needs for a URL are installed."""
-    import fsspec  # importing it takes longer than opening a local array
-
-    try:
-        fsspec.get_filesystem_class(url.partition("://")[0])
-    except (ImportError, ValueError):
-        return False
-    return True
-
-
 def parent_url(url: str) -> tuple[str, str] | None:
     """The URL of the folder above a URL of fsspec, and the last name of the URL."""
     head, rest = parted(url)
@@ -187,7 +152,7 @@ def _with_settings(spec: Any, settings: Mapping[str, Any]) -> Any:
 
 def _settings(protocol: str, url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     """Settings of TensorStore's driver, and the URL without the parts that became settings."""
-    given = {key: value for key, value in options.items() if key not in _BUFFERS}
+    given = {key: value for key, value in options.items() if key not in BUFFERS}
     client = given.pop("client_kwargs", None) or {}
     if not isinstance(client, Mapping):
         raise _UnknownError("'client_kwargs'")
@@ -208,28 +173,13 @@ def _settings(protocol: str, url: str, options: Mapping[str, Any]) -> tuple[dict
 
 
 def _http(given: dict[str, Any], client: dict[str, Any], url: str) -> tuple[dict[str, Any], str]:
-    headers: dict[str, str] = {}
-    for options in (client, given):
-        headers.update(options.pop("headers", None) or {})
-        auth = options.pop("auth", None)
-        if auth is not None:
-            # aiohttp.BasicAuth is a tuple, and aiohttp need not be installed.
-            if not isinstance(auth, tuple) or len(auth) < 2:
-                raise _UnknownError("'auth'")
-            headers["Authorization"] = _basic(str(auth[0]), str(auth[1]))
-    named = re.match(r"(https?://)([^/?#@]*)@", url)
-    if named is not None:
-        user, _, password = named[2].partition(":")
-        headers.setdefault(
-            "Authorization", _basic(urllib.parse.unquote(user), urllib.parse.unquote(password))
-        )
-        url = named[1] + url[named.end() :]
-    given.pop("encoded", None)
+    given["client_kwargs"] = dict(client)
+    client.clear()
+    try:
+        headers, url = web_headers(given, url)
+    except UntranslatedError as why:
+        raise _UnknownError(str(why).removeprefix("the storage option ")) from None
     return ({"headers": [f"{k}: {v}" for k, v in headers.items()]} if headers else {}), url
-
-
-def _basic(user: str, password: str) -> str:
-    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _s3(given: dict[str, Any], client: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -50,11 +50,7 @@ from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.presence import PresenceCheck, presence_of_file
 from windrow.sources.zarr.reads import as_boxes, filled, rows_read
 from windrow.sources.zarr.remote import RemotePresence
-from windrow.sources.zarr.remote_folders import has_cache
 from windrow.sources.zarr.stores import Access, bare
-
-if TYPE_CHECKING:
-    from windrow.sources.zarr.cached_chunks import CachedChunks
 
 Cells = tuple[int, ...]
 
@@ -115,7 +111,6 @@ class PythonArray:
         most_bytes: The most bytes that a chunk may decompress to.
         presence: Checks whether the array is still there; None if nothing can.
         access: How it is reached, if it is remote.
-        cached: Its chunks, if there is a cache on disk and the native core decodes them from there.
         library: What reads it, for messages.
         misplaced: As for `Checks.misplaced`.
     """
@@ -131,7 +126,6 @@ class PythonArray:
     most_bytes: int
     presence: PresenceCheck | RemotePresence | None
     access: Access | None = None
-    cached: CachedChunks | None = None
     library: str = LIBRARY
     misplaced: str = ""
 
@@ -153,7 +147,7 @@ class PythonArray:
     @property
     def way(self) -> str:
         """How it is read, for people."""
-        return f"read by {self.library}" if self.cached is None else "decoded directly"
+        return f"read by {self.library}"
 
     @property
     def fill_value(self) -> Any:
@@ -402,13 +396,12 @@ def why_by_python(found: Found) -> str:
 
 
 @bare
-def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
+def open_python(found: Found, why: str) -> PythonArray:
     """The array, opened by zarr-python after its metadata were checked.
 
     Args:
         found: An array of Zarr that was found by a path or URL.
         why: The reason why TensorStore does not read it, as from `why_python`.
-        by_core: Whether the native core may decode it from a cache on disk.
 
     Raises:
         MissingExtraError: If zarr-python is not installed.
@@ -451,18 +444,10 @@ def open_python(found: Found, why: str, *, by_core: bool = True) -> PythonArray:
     if agreed is not None:
         shape = agreed
     presence = presence_of_stored(found, objects, key, raw, fill) if fill else None
-    cached = None
-    if by_core and isinstance(presence, RemotePresence) and has_cache(objects):
-        from windrow.sources.zarr.cached_chunks import cached_chunks
-
-        expected = {"shape": shape, "chunk_shape": chunk, "dtype": dtype, "fill": fill}
-        counts = raw if agreed is None else json.dumps({**meta, "shape": agreed}).encode()
-        cached = cached_chunks(counts, objects, presence, expected)
     return PythonArray(
         *(cells, found.name, found.where, why, shape, dtype, chunk, fill, most),
         presence,
         found.access,
-        cached,
     )
 
 

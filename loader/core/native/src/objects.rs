@@ -483,17 +483,15 @@ impl Inbox {
         self.bell.notify_all();
     }
 
-    /// Waits for the next arrival; `Some(None)` after the last one, and None if it takes longer.
-    fn take(&self, most: Duration) -> Option<Option<Arrival>> {
+    /// Waits for arrivals, and takes all that are there; none after the last one. None if it takes longer.
+    fn take(&self, most: Duration) -> Option<VecDeque<Arrival>> {
         let mut arrived = self.arrived.lock().expect("no one panics");
         if arrived.left > 0 && arrived.answers.is_empty() {
             arrived = self.bell.wait_timeout(arrived, most).expect("no one panics").0;
         }
-        let found = arrived.answers.pop_front();
-        if found.is_some() {
-            arrived.left -= 1;
-        }
-        (found.is_some() || arrived.left == 0).then_some(found)
+        let found = std::mem::take(&mut arrived.answers);
+        arrived.left -= found.len();
+        (!found.is_empty() || arrived.left == 0).then_some(found)
     }
 }
 
@@ -509,8 +507,8 @@ const SIGNALS: Duration = Duration::from_millis(100);
 pub struct Fetching {
     inbox: Arc<Inbox>,
     task: AbortHandle,
-    /// The part of the budget of the answer that was taken last.
-    held: Mutex<Option<OwnedSemaphorePermit>>,
+    /// The part of the budget of the answers that were taken last.
+    held: Mutex<Vec<OwnedSemaphorePermit>>,
 }
 
 impl Fetching {
@@ -519,20 +517,21 @@ impl Fetching {
         work: impl Future<Output = ()> + Send + 'static,
     ) -> PyResult<Fetching> {
         let task = runtime()?.spawn(work).abort_handle();
-        Ok(Fetching { inbox, task, held: Mutex::new(None) })
+        Ok(Fetching { inbox, task, held: Mutex::default() })
     }
 }
 
 #[pymethods]
 impl Fetching {
-    /// Waits for the next answer: its place, bytes, the size and version of the object, whether it is a page;
-    /// or its place, None, 0, a detail, false and the kind of the error. None after the last one, or `cancel`.
+    /// Waits for answers, and takes all that are there: of each its place, bytes, the size and version of the
+    /// object, whether it is a page; or its place, None, 0, a detail, false and the kind of the error. None are
+    /// left after the last one, or `cancel`.
     ///
     /// Raises TimeoutError after `timeout` seconds.
-    fn take<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Option<Told<'py>>> {
-        *self.held.lock().expect("no one panics") = None;
+    fn take<'py>(&self, py: Python<'py>, timeout: f64) -> PyResult<Vec<Told<'py>>> {
+        self.held.lock().expect("no one panics").clear();
         let until = Instant::now() + Duration::from_secs_f64(timeout);
-        let arrival = loop {
+        let arrivals = loop {
             let left = until.saturating_duration_since(Instant::now());
             if let Some(found) = py.detach(|| self.inbox.take(SIGNALS.min(left))) {
                 break found;
@@ -542,15 +541,17 @@ impl Fetching {
                 return Err(PyTimeoutError::new_err("no answer yet"));
             }
         };
-        Ok(arrival.map(|Arrival { place, answer, held }| {
-            *self.held.lock().expect("no one panics") = held;
+        let mut all_held = self.held.lock().expect("no one panics");
+        let told = arrivals.into_iter().map(|Arrival { place, answer, held }| {
+            all_held.extend(held);
             match answer {
                 Ok((data, size, version, is_page)) => {
                     (place, Some(PyBytes::new(py, &data)), size, version, is_page, "")
                 }
                 Err((kind, detail)) => (place, None, 0, detail, false, kind),
             }
-        }))
+        });
+        Ok(told.collect())
     }
 
     /// Ends the requests under way, and whoever waits for them.

@@ -44,6 +44,8 @@ _NOISE: Final = (
     r"|Object at location \S+ not found: |The operation lacked .* for path \S+: "
 )
 _TRIED: Final = r" in ([\d.]+)([mµn]?s)(?:, after (\d+) retries, [^-]*)?\s*- "
+# The body of an answer may hold credentials.
+_BODY: Final = r"(?s)( \d{3} [A-Z][\w -]*): .*"
 _SECONDS: Final = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 _DETAIL_CHARACTERS: Final = 300
 
@@ -234,6 +236,7 @@ def _fault(kind: str, detail: str) -> RequestError:
     status = re.search(r"non-2xx status code: (\d{3})", detail)
     code = re.search(r"<Code>(\w+)</Code>", detail)
     shown = re.sub(_NOISE, "", re.sub(_TRIED, " - ", detail, count=1))
+    shown = re.sub(_BODY, r"\1", shown)
     if len(shown) > _DETAIL_CHARACTERS:
         shown = shown[:_DETAIL_CHARACTERS] + "..."
     if status is not None:

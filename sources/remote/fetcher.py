@@ -17,6 +17,7 @@
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import functools
 import logging
 import os
@@ -203,7 +204,7 @@ class Fetcher:
         patient, of_store = self._expected, dict[Store, list[tuple[int, Part]]]()
         for place, part in enumerate(parts):
             store, path = self._open(part.path)
-            own = Part(path, part.start, part.stop, part.version, part.weight_bytes)
+            own = dataclasses.replace(part, path=path)
             of_store.setdefault(store, []).append((place, own))
         for arrivals in _arrivals(of_store, patient):
             fetched = [found for _, found in arrivals if isinstance(found, Fetched)]
@@ -277,7 +278,7 @@ class Fetcher:
             except NotFoundError:
                 return None
             return tail.file, self.read_kept(ByteRange(tail.file, 0, tail.file.size_bytes))
-        found = self._whole(url)
+        found = self._whole(url, versioned=True)
         if found is None:
             return None
         file = RemoteFile(url, found.size_bytes, found.version)
@@ -290,12 +291,12 @@ class Fetcher:
         Raises:
             ReadError: If it cannot be read.
         """
-        found = self._whole(url)
+        found = self._whole(url, versioned=False)
         return None if found is None else found.data
 
-    def _whole(self, url: str) -> Fetched | None:
+    def _whole(self, url: str, *, versioned: bool) -> Fetched | None:
         try:
-            ((_, found),) = self._all([Part(url)])
+            ((_, found),) = self._all([Part(url, versioned=versioned)])
         except (NotFoundError, ReadError) as error:
             if is_absent(error):
                 return None

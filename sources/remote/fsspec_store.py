@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import contextvars
 import random
 import re
@@ -48,7 +47,6 @@ _CONCURRENT: Final = frozenset({"memory", "local", "file"})
 _ABSENT: Final = (FileNotFoundError, NotADirectoryError)
 # Not the module's own generator: a pause must not change the numbers that a user draws from it.
 _draw: Final = random.Random()
-_THREADS: Final = DaemonPool(None, "windrow-files")
 
 
 def missing_package(what: str, url: str, error: ImportError) -> MissingExtraError:
@@ -75,8 +73,10 @@ class FsspecStore:
         """Request nothing yet."""
         self._fs, self._options, self._stats = fs, options, stats
         protocols = {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
-        self._serial = not _is_asynchronous(fs) and not _CONCURRENT & protocols
-        self._turn = threading.Lock()
+        serial = not _is_asynchronous(fs) and not _CONCURRENT & protocols
+        self._at_once = 1 if serial else options.max_requests
+        self._threads = DaemonPool(self._at_once, "windrow-files")
+        self._held = _Held(options.in_flight_bytes)
 
     def fetch(self, parts: Sequence[Part], *, patient: bool) -> Iterator[Arrivals]:
         """Yield parts as they arrive. After the last one, yield a fault for a file that has changed."""
@@ -101,10 +101,9 @@ class FsspecStore:
     ) -> Iterator[tuple[int, T | RequestError]]:
         """Yield the place of each call and its result or fault, as they end; a few run at a time.
 
-        Those that run have `in_flight_bytes` of `weights` at most, or there is one.
+        Those that run, of all callers, have `in_flight_bytes` of `weights` at most, or there is one.
         """
         weights = weights or [0] * len(calls)
-        most = 1 if self._serial else self._options.max_requests
         waiting = collections.deque(enumerate(calls))
         running: dict[Future[Any], tuple[int, float]] = {}
         ended, scope = threading.Event(), current_scope()
@@ -114,14 +113,12 @@ class FsspecStore:
         longest_s = self._options.longest_s + (self._options.outage_s if patient else 0.0)
         try:
             while waiting or running:
-                held = sum(weights[place] for place, _ in running.values())
-                while waiting and len(running) < most:
-                    held += weights[waiting[0][0]]
-                    if running and held > self._options.in_flight_bytes:
+                while waiting and len(running) < self._at_once:
+                    if not self._held.take(weights[waiting[0][0]], wait=not running):
                         break
                     place, call = waiting.popleft()
                     context = contextvars.copy_context()
-                    job = _THREADS.submit(context.run, self._tried, call, ended, patient)
+                    job = self._threads.submit(context.run, self._tried, call, ended, patient)
                     running[job] = place, time.monotonic() + longest_s
                 left_s = min(due for _, due in running.values()) - time.monotonic()
                 done, _ = wait([*running, halt], max(0.0, left_s), FIRST_COMPLETED)
@@ -130,6 +127,7 @@ class FsspecStore:
                 late = [job for job, (_, due) in running.items() if due <= time.monotonic()]
                 for job in [*done, *(job for job in late if job not in done)]:
                     place, _ = running.pop(job)
+                    self._held.give(weights[place])
                     if job in done:
                         yield place, job.result()
                     else:  # its thread is left behind
@@ -139,6 +137,7 @@ class FsspecStore:
                         yield place, fault
         finally:
             ended.set()
+            self._held.give(sum(weights[place] for place, _ in running.values()))
             if scope is not None:
                 scope.remove(halt)
 
@@ -151,8 +150,7 @@ class FsspecStore:
             self._stats.request(again=bool(faults))
             once_s = time.monotonic()
             try:
-                with self._turn if self._serial else contextlib.nullcontext():
-                    found = call()
+                found = call()
                 self._stats.took(time.monotonic() - once_s)
                 return found
             except Exception as error:
@@ -178,6 +176,9 @@ class FsspecStore:
         if part.start is not None and part.stop is not None:
             data = self._fs.cat_file(part.path, part.start, part.stop)
             return Fetched(_checked(data, part.stop - part.start), 0, part.version)
+        if part.stop is None and not part.versioned:
+            data = bytes(self._fs.cat_file(part.path))
+            return Fetched(data, len(data), "")
         size, *version = self._state(part.path)
         if part.stop is not None:
             start = max(0, size - part.stop)
@@ -250,6 +251,29 @@ class FsspecStore:
             return sorted(self._fs.glob(path))
 
         return self._alone(ask)
+
+
+class _Held:
+    """Bytes that were requested and have not come, of all callers."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._bytes, self._fewer = most, 0, threading.Condition()
+
+    def take(self, size: int, *, wait: bool) -> bool:
+        """Add bytes if they fit, or if there are none; else `wait` for that, or return False."""
+        with self._fewer:
+            while self._bytes and self._bytes + size > self._most:
+                if not wait:
+                    return False
+                self._fewer.wait()
+            self._bytes += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Take bytes off again."""
+        with self._fewer:
+            self._bytes -= size
+            self._fewer.notify_all()
 
 
 def _end(halt: Future[None], ended: threading.Event) -> None:

@@ -27,6 +27,7 @@ class Part:
         stop: The end.
         version: The version that is wanted; any if it is empty.
         weight_bytes: Bytes that count towards `RemoteOptions.in_flight_bytes`.
+        versioned: Whether the version of what comes must be known.
     """
 
     path: str
@@ -34,6 +35,7 @@ class Part:
     stop: int | None = None
     version: str = ""
     weight_bytes: int = 0
+    versioned: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

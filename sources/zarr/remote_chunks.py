@@ -132,7 +132,8 @@ class RemoteChunks:
             yield absent | kept
             keys = [key for key in keys if wanted[key] not in absent and wanted[key] not in kept]
         weight = self._layout.chunk_bytes
-        parts = [Part(urls[key], weight_bytes=weight) for key in keys]
+        versioned = fetcher.has_cache
+        parts = [Part(urls[key], weight_bytes=weight, versioned=versioned) for key in keys]
         for some in fetcher.each(parts):
             came: dict[int, Chunk] = {}
             for at, found in some:

@@ -128,8 +128,13 @@ class RemoteFolder(Folder):
         spec = self.access.route(self.url).spec
         return None if spec is None else with_slash(spec)
 
+    @bare
     def read(self, key: str) -> bytes | None:
-        return self.access.fetcher.read_small(joined(self.url, key))
+        try:
+            return self.access.fetcher.read_small(joined(self.url, key))
+        except ReadError as error:
+            why = self.access.reason(error)
+            raise SourceError(f"{self.what}: {self.where}{key} cannot be read: {why}") from None
 
     def listed(self) -> list[str] | None:
         if self.known:

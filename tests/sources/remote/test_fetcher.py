@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 import zipfile
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -19,7 +18,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.limits import CALM, DATA, SLACK_S, ended, within
+from tests.limits import CALM, DATA, ended, within
 from tests.processes import until
 from tests.range_server import Fault, RangeServer, stall, status
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError, WindrowError

@@ -253,7 +253,11 @@ def test_names_in_google_cloud_storage(cloud: RangeServer) -> None:
     with pytest.raises(NotFoundError, match="gs://b/none was not found"):
         reader.names_in("gs://b/none")
     entry = "<Contents><Key>d/{}</Key><LastModified>2026-01-01T00:00:00Z</LastModified><Size>1</Size></Contents>"
-    listed = entry.format("") + entry.format("a.bin") + "<CommonPrefixes><Prefix>d/e/</Prefix></CommonPrefixes>"
+    listed = (
+        entry.format("")
+        + entry.format("a.bin")
+        + "<CommonPrefixes><Prefix>d/e/</Prefix></CommonPrefixes>"
+    )
     cloud.put("b", LISTED.format(listed).encode())
     assert reader.is_folder("gs://b/d")
     assert reader.names_in("gs://b/d") == ["a.bin", "e/"]

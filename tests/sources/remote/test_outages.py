@@ -149,6 +149,10 @@ class Away(MemoryFileSystem):  # type: ignore[misc]
     protocol = "away"
     left = 0
 
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return "/" + path.removeprefix("away://").strip("/")
+
     def cat_file(self, *args: Any, **kwargs: Any) -> Any:
         if Away.left:
             Away.left -= 1

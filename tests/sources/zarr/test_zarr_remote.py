@@ -171,7 +171,9 @@ def test_reads_through_fsspec_are_side_by_side(tmp_path: Path) -> None:
         server.reset_counts()
         np.testing.assert_array_equal(sharded.read(ORDER), data[ORDER])
         counts = server.counts()
-        assert all(asked[2] for asked in counts.asked), counts.asked  # ranges, no whole objects
+        asked = [one[2] for one in counts.asked if one[0] == "GET"]
+        assert asked
+        assert all(asked)  # ranges, no whole objects
         assert counts.body_bytes <= data.nbytes + 4096
 
 
@@ -193,7 +195,7 @@ def test_credentials_are_sent_and_never_shown(folder: Path, data: AnyArray) -> N
             shown = [repr(source), source.fingerprint, repr(source.parts), repr(tree.open())]
             assert not any("pass-to-hide" in text or "dXNlcj" in text for text in shown)
         wrong = f"http://user:wrong-to-hide@{base}/plain?sig=also-to-hide"
-        with pytest.raises(SourceError, match=r"check your credentials") as caught:
+        with pytest.raises(SourceError, match=r"credentials") as caught:
             ZarrDataSource(wrong)
         _hidden(caught.value)
 
@@ -229,11 +231,11 @@ def test_another_process_opens_again(folder: Path, data: AnyArray, name: str) ->
 
 
 def test_without_zarr_python(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    url = in_memory(folder / "plain", "far/without")
+    url = in_memory(folder / "filter", "far/without")
     monkeypatch.setitem(sys.modules, "windrow.sources.zarr.python_store", None)
-    with pytest.raises(MissingExtraError, match=r"fsspec protocol 'memory'.*windrow-data\[zarr\]"):
+    with pytest.raises(MissingExtraError, match=r"filter.*windrow-data\[zarr\]"):
         ZarrDataSource(url)
-    assert fsspec.filesystem("memory").exists("/far/without/zarr.json")
+    assert fsspec.filesystem("memory").exists("/far/without/.zarray")
 
 
 def test_limit_of_requests(tmp_path: Path) -> None:
@@ -333,9 +335,10 @@ def test_attributes_that_alone_are_refused(server: RangeServer) -> None:
 
 
 def test_an_array_is_not_opened_unguarded(server: RangeServer) -> None:
-    server.plan([None] * 4)  # found, without markers, and opened; what guards it fails
+    ZarrDataSource(server.url("plain"))
+    server.plan([None] * (server.counts().requests - 1))  # found; what guards it fails
     server.chance(1.0, [status(503)])
-    with pytest.raises(SourceError, match=r"the metadata of .*/plain/ cannot be read.*503"):
+    with pytest.raises(SourceError, match=r"/plain/ cannot be read.*503"):
         ZarrDataSource(server.url("plain"), remote=TWICE)
 
 

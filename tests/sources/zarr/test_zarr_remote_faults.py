@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import multiprocessing
-import os
 import re
 import socket
 from collections.abc import Iterator
@@ -43,9 +41,8 @@ from windrow.sources import (
     ZarrDataSource,
 )
 
-TENSORSTORE = ["plain", "shard"]
-FSSPEC = ["filter", "cookies"]
-WAYS = [*TENSORSTORE, *FSSPEC, "records"]
+ARRAYS = ["plain", "shard", "filter", "cookies"]
+WAYS = [*ARRAYS, "records"]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +114,8 @@ def test_refused(server: RangeServer, way: str) -> None:
     server.reset_counts()
     with pytest.raises(ReadError, match="credentials"):
         source.read(np.array([9]))
-    assert server.counts().requests == 1  # never again
+    asked = [one for one in server.counts().asked if one[0] == "GET"]
+    assert len(asked) == 1  # never again
     server.chance(1.0, [status(401)])
     with pytest.raises((SourceError, ReadError), match="credentials"):
         source_over(server, way)
@@ -128,19 +126,17 @@ def test_refused(server: RangeServer, way: str) -> None:
 def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> None:
     source = at_last(lambda: source_over(server, way, SHORT))
     server.chance(1.0, [fault])
-    told = r"no answer within|2 attempts in .* s: timeout \(2\)"
-    with within(3 * SHORT.longest_s), pytest.raises(ReadError, match=told) as caught:
+    with within(3 * SHORT.longest_s), pytest.raises(ReadError, match="timeout|no answer within") as caught:
         source.read(np.arange(8, 20))
     assert str(server.port) in str(caught.value)
-    if way in TENSORSTORE:
-        assert "RemoteOptions(timeout_s=0.25, retries=1)" in str(caught.value)
-        assert source.stats()["faults"].get("timeout")
+    assert "RemoteOptions" in str(caught.value)
+    assert source.stats()["faults"]
     if fault.kind == "stall":
         with pytest.raises((SourceError, ReadError)):
             source_over(server, way, SHORT)
 
 
-@pytest.mark.parametrize("way", [*TENSORSTORE, *FSSPEC])
+@pytest.mark.parametrize("way", ARRAYS)
 def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way: str) -> None:
     source = at_last(lambda: array_over(server, way, SHORT))
     part = source.parts[0]
@@ -159,28 +155,11 @@ def test_what_comes_too_late_is_dropped(server: RangeServer, data: AnyArray, way
             np.testing.assert_array_equal(out, data[8:10])
 
 
-def _read_past_a_stall(url: str, stalled: Any, answers: Any) -> None:
-    for name in [name for name in os.environ if name.startswith("TENSORSTORE_CURL")]:
-        del os.environ[name]  # what this process's parent set for curl
-    remote = RemoteOptions(stall_s=1, retries=20, backoff_s=0.01)
-    source = ZarrDataSource(url, remote=remote)
-    stalled.put("opened")
-    stalled.join()
-    answers.put(np.asarray(source.read(np.array([9, 50]))))
-
-
-@pytest.mark.jobs
 def test_a_stall_is_asked_for_again(server: RangeServer, data: AnyArray) -> None:
-    """In a process of its own: curl takes its limits once, with the first request."""
-    spawn = multiprocessing.get_context("spawn")
-    opened, answers = spawn.JoinableQueue(), spawn.Queue()
-    child = spawn.Process(target=_read_past_a_stall, args=(server.url("plain"), opened, answers))
-    child.start()
-    assert opened.get(timeout=60) == "opened"
+    remote = RemoteOptions(stall_s=1, retries=20, backoff_s=0.01)
+    source = ZarrDataSource(server.url("plain"), remote=remote)
     server.plan([stall()])
-    opened.task_done()
-    np.testing.assert_array_equal(answers.get(timeout=60), data[[9, 50]])
-    child.join(60)
+    np.testing.assert_array_equal(source.read(np.array([9, 50])), data[[9, 50]])
     assert server.counts().faults == {"stall": 1}
 
 
@@ -202,8 +181,8 @@ def test_a_server_that_is_not_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     for url, text in (
-        (f"http://127.0.0.1:{port}/a", "connect"),
-        ("http://no-such-host.invalid/a", "resolve"),
+        (f"http://127.0.0.1:{port}/a", "no connection"),
+        ("http://no-such-host.invalid/a", "host not found"),
     ):
         told = rf"(?is)zarr\.json cannot be read.*{text}"
         with within(5.0), pytest.raises(SourceError, match=told):
@@ -219,12 +198,9 @@ def test_a_shard_that_is_written_again(
     other = np.concatenate([data[::-1], data[::-1]])[:96]
     write(tmp_path / "shard", other, (2, 3), (16, 6))
     put_all(tmp_path, server.put)
-    if way == "cookies":
-        with pytest.raises(ReadError, match="changed"):
-            source.read(np.arange(8, 16))
-        return
-    got = source.read(np.arange(8, 16))  # of the new version throughout, or of the old
-    assert any(np.array_equal(got, version[8:16]) for version in (data, other))
+    with pytest.raises(ReadError, match="changed"):
+        source.read(np.arange(8, 16))
+    np.testing.assert_array_equal(array_over(server, way).read(np.arange(96)), other)
 
 
 @pytest.mark.parametrize("anonymous", [True, pytest.param(False, marks=pytest.mark.jobs)])
@@ -234,11 +210,11 @@ def test_s3_through_faults(
     with ObjectStore() as store:
         put_all(folder / "plain", lambda key, raw: store.put(f"plain/{key}", raw))
         options = dict(store.storage_options)
-        if anonymous:  # as far as the options say: then TensorStore reads
+        if anonymous:  # as far as the options say
             monkeypatch.setenv("AWS_ACCESS_KEY_ID", options.pop("key"))
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", options.pop("secret"))
         source = ZarrDataSource(store.url("plain"), storage_options=options, remote=PATIENT)
-        assert ("read by TensorStore" in repr(source)) is anonymous
+        assert "decoded directly" in repr(source)
         store.faults.chance(0.1, [s3_error(503, "SlowDown"), status(500), reset(), cut()], seed=1)
         for _ in range(2):
             np.testing.assert_array_equal(source.read(np.arange(96)), data)

@@ -89,6 +89,11 @@ fn shared_slots(url: &str, most: usize) -> Arc<Semaphore> {
     })
 }
 
+/// Whether the answer was an error whose body broke off.
+fn is_cut_error(why: &str) -> bool {
+    why.contains("Error performing") && why.contains("error reading a body")
+}
+
 /// Answers whose times are kept.
 const KEPT_TIMES: usize = 1024;
 
@@ -161,6 +166,8 @@ pub struct Objects {
     /// The most bytes of a file that is fetched whole, where a server takes no ranges.
     most_whole: u64,
     counts: Arc<Mutex<Counts>>,
+    retries: usize,
+    pause: Duration,
 }
 
 #[pymethods]
@@ -223,6 +230,8 @@ impl Objects {
                 is_web: url.starts_with("http"),
                 most_whole,
                 counts,
+                retries,
+                pause: Duration::from_secs_f64(backoff_s),
             })
         })
     }
@@ -236,6 +245,7 @@ impl Objects {
             let (slots, budget, to) = (self.slots.clone(), self.budget.clone(), inbox.clone());
             let (most, permits, is_web) = (self.most_whole, self.budget_permits, self.is_web);
             let counts = self.counts.clone();
+            let (retries, pause) = (self.retries, self.pause);
             let at_once = wanted.len().clamp(1, self.at_once);
             let work = stream::iter(wanted.into_iter().enumerate())
                 .map(move |(place, one)| {
@@ -247,7 +257,15 @@ impl Objects {
                         let _own = own.acquire().await;
                         let _shared = shared.acquire().await;
                         counts.lock().expect("no one panics").asked += 1;
-                        let answer = fetched(&*store, most, is_web, one).await;
+                        let mut left = retries;
+                        let answer = loop {
+                            match fetched(&*store, most, is_web, &one).await {
+                                // The crate does not go on with the body of an answer that is an error.
+                                Err((_, why)) if left > 0 && is_cut_error(&why) => left -= 1,
+                                answer => break answer,
+                            }
+                            tokio::time::sleep(pause).await;
+                        };
                         Arrival { place, answer, held }
                     }
                 })
@@ -338,13 +356,18 @@ async fn listed(store: &dyn ObjectStore, prefix: &str) -> Answer {
     Ok((Bytes::from(names), 0, String::new(), false))
 }
 
-async fn fetched(store: &dyn ObjectStore, most_whole: u64, is_web: bool, wanted: Wanted) -> Answer {
+async fn fetched(
+    store: &dyn ObjectStore,
+    most_whole: u64,
+    is_web: bool,
+    wanted: &Wanted,
+) -> Answer {
     let (path, start, stop, version, _) = wanted;
-    let path = if is_web { Path::from_url_path(&path) } else { Path::parse(&path) };
+    let path = if is_web { Path::from_url_path(path) } else { Path::parse(path) };
     let path = path.map_err(|error| ("other", error.to_string()))?;
     let range = match (start, stop) {
-        (Some(start), Some(stop)) => Some(GetRange::Bounded(start..stop)),
-        (None, Some(last)) => Some(GetRange::Suffix(last)),
+        (Some(start), Some(stop)) => Some(GetRange::Bounded(*start..*stop)),
+        (None, Some(last)) => Some(GetRange::Suffix(*last)),
         _ => None,
     };
     let answer = store.get_opts(&path, GetOptions { range: range.clone(), ..Default::default() });
@@ -371,7 +394,7 @@ async fn fetched(store: &dyn ObjectStore, most_whole: u64, is_web: bool, wanted:
     let is_page = found.attributes.get(&Attribute::ContentType);
     let is_page = is_page.is_some_and(|kind| kind.starts_with("text/html"));
     let (size, came) = (found.meta.size, version_of(&found.meta));
-    if !version.is_empty() && came != version {
+    if !version.is_empty() && came != *version {
         return Err(("changed", format!("it was {version} and is {came}")));
     }
     let (first, expected) = (found.range.start, found.range.end - found.range.start);

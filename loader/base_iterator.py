@@ -157,7 +157,7 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             `source_delivered_bytes` are sums over all sources, and left out where one is not known.
             With `on_bad` also `bad_records`, the sum of its nodes. With `mp_prefetch("auto")` also
             `workers`, the number that is chosen now. With remote sources also the figures of
-            `Stats.requests`: `requests`, `retries`, `hedged`, `outage_s`, and as
+            `Stats.requests`: `requests`, `retries`, and as
             `request_p50_s`, `request_p95_s` and `request_p99_s` the times by percentile.
 
         Example:

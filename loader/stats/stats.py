@@ -24,8 +24,6 @@ NOTHING_YET = "nothing was asked for yet"
 _REQUESTS = {
     "requests": "made",
     "retries": "made again",
-    "hedged": "made twice",
-    "outage_s": "waited for a store that was away",
     "p50_s": "time of a request, median",
     "p95_s": "time of a request, 95th percentile",
     "p99_s": "time of a request, 99th percentile",
@@ -111,8 +109,7 @@ class Stats:
             moved, by node, ahead of the elements given; None without such a node.
         chosen: The number of workers of each `mp_prefetch("auto")`, and why, from the end of the chain.
         requests: Network requests of this process for the sources since these were opened, also by other
-            iterators; None if no source is remote. `requests`, which includes `retries` and second
-            requests, `hedged`; `outage_s`, the seconds for which a store was waited for; and once one was
+            iterators; None if no source is remote. `requests`, which includes `retries`, and once one was
             answered `p50_s`, `p95_s` and `p99_s`, the seconds of the last 1,024 of each source by percentile.
     """
 

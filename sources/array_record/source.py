@@ -295,9 +295,8 @@ class ArrayRecordDataSource(LaidOutSource):
     def stats(self) -> dict[str, Any]:
         """Counts of network requests so far: `requests`, `retries`, `bytes`, and `faults` by kind.
 
-        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds that the last 1,024 requests
-        took, by percentile. `hedged` is the number of second requests, and `outage_s` the seconds in which
-        requests waited for a store that was away, if there were any.
+        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds until the last 1,024 requests
+        were answered, by percentile.
         """
         return self.remote_stats.counts()
 

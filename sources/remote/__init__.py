@@ -1,4 +1,4 @@
-"""Reads byte ranges of remote files: transports, retries, limits."""
+"""Reads byte ranges of remote files: stores, limits, a cache."""
 
 from windrow.sources.remote.options import RemoteOptions, is_remote_source
 

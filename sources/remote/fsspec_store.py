@@ -27,7 +27,7 @@ from windrow.errors import ArgumentError, MissingExtraError, WindrowError, missi
 from windrow.sources.remote.faults import RequestError, as_fault
 from windrow.sources.remote.options import RemoteOptions
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.remote.stores import Arrivals, Fetched, Part, What
+from windrow.sources.remote.stores import Arrivals, Fetched, HeldBytes, Part, What
 
 T = TypeVar("T")
 _EXTRAS: Final = {
@@ -76,7 +76,7 @@ class FsspecStore:
         serial = not _is_asynchronous(fs) and not _CONCURRENT & protocols
         self._at_once = 1 if serial else options.max_requests
         self._threads = DaemonPool(self._at_once, "windrow-files")
-        self._held = _Held(options.in_flight_bytes)
+        self._held = HeldBytes(options.in_flight_bytes)
 
     def fetch(self, parts: Sequence[Part], *, patient: bool) -> Iterator[Arrivals]:
         """Yield parts as they arrive. After the last one, yield a fault for a file that has changed."""
@@ -251,29 +251,6 @@ class FsspecStore:
             return sorted(self._fs.glob(path))
 
         return self._alone(ask)
-
-
-class _Held:
-    """Bytes that were requested and have not come, of all callers."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes, self._fewer = most, 0, threading.Condition()
-
-    def take(self, size: int, *, wait: bool) -> bool:
-        """Add bytes if they fit, or if there are none; else `wait` for that, or return False."""
-        with self._fewer:
-            while self._bytes and self._bytes + size > self._most:
-                if not wait:
-                    return False
-                self._fewer.wait()
-            self._bytes += size
-        return True
-
-    def give(self, size: int) -> None:
-        """Take bytes off again."""
-        with self._fewer:
-            self._bytes -= size
-            self._fewer.notify_all()
 
 
 def _end(halt: Future[None], ended: threading.Event) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol, TypeAlias
 
@@ -77,6 +78,30 @@ class Store(Protocol):
     def names(self, path: str) -> list[str]:
         """List the names in a folder, sorted; folders end in a slash. None if it does not exist."""
         ...
+
+
+class HeldBytes:
+    """Bytes that were requested and have not come, of all callers."""
+
+    def __init__(self, most: int) -> None:
+        """Start with none; hold at most `most`, or what one caller takes."""
+        self._most, self._bytes, self._fewer = most, 0, threading.Condition()
+
+    def take(self, size: int, *, wait: bool) -> bool:
+        """Add bytes if they fit, or if there are none; else `wait` for that, or return False."""
+        with self._fewer:
+            while self._bytes and self._bytes + size > self._most:
+                if not wait:
+                    return False
+                self._fewer.wait()
+            self._bytes += size
+        return True
+
+    def give(self, size: int) -> None:
+        """Take bytes off again."""
+        with self._fewer:
+            self._bytes -= size
+            self._fewer.notify_all()
 
 
 def fetch_one(store: Store, part: Part) -> Fetched:

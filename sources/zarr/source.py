@@ -329,9 +329,8 @@ class OverTree(LaidOutSource):
         and `faults` the reads that failed for good. TensorStore's own counts are for the whole
         process: `tensorstore.experimental_collect_matching_metrics("/tensorstore/http/")`.
 
-        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds that the last 1,024 requests
-        took, by percentile. `hedged` is the number of second requests, and `outage_s` the seconds in which
-        requests waited for a store that was away, if there were any; TensorStore makes no second requests.
+        Once a request was answered also `p50_s`, `p95_s` and `p99_s`: seconds until the last 1,024 requests
+        were answered, by percentile.
         """
         return self.remote_stats.counts()
 

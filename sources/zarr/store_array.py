@@ -25,11 +25,11 @@ from windrow.sources.zarr.error_text import (
     reason,
     unreachable,
 )
-from windrow.sources.zarr.in_flight import kind_of
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.presence import presence_of, refuse_misplaced, spec_of
 from windrow.sources.zarr.remote import RemoteArray
+from windrow.sources.zarr.remote_reads import kind_of
 from windrow.sources.zarr.stores import bare
 from windrow.sources.zarr.urls import is_remote_spec
 

@@ -27,7 +27,7 @@ from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.sources.remote.options import as_remote_options
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.error_text import is_about_profile, reason
-from windrow.sources.zarr.in_flight import InFlightLimiter
+from windrow.sources.zarr.remote_reads import RemoteReads
 from windrow.sources.zarr.urls import (
     UrlRoute,
     headers_of,
@@ -132,41 +132,33 @@ class Access:
         self._redaction = Redaction(self.storage_options)
         self._threads = DaemonPool(None, "windrow-files")
         self._lock = threading.RLock()
-        self._limiters: tuple[InFlightLimiter, InFlightLimiter] | None = None
+        self._reads: tuple[RemoteReads, RemoteReads] | None = None
         self._fetcher: Fetcher | None = None
         self._context: ts.Context | None = None
 
     def expect_answers(self) -> None:
         """Wait for stores that are away from now on, also in pickled copies: all have answered."""
         self._expected = True
-        self._expect()
-
-    def _expect(self) -> None:
-        if self._expected:
-            for limiter in self._limiters or ():
-                limiter.expect()
+        with self._lock:
             if self._fetcher is not None:
                 self._fetcher.expect_answers()
 
     @property
-    def in_flight(self) -> InFlightLimiter:
+    def in_flight(self) -> RemoteReads:
         """Runs the reads of TensorStore."""
-        return self._limited()[0]
+        return self._both_reads()[0]
 
     @property
-    def fetches(self) -> InFlightLimiter:
-        """Runs the reads of `fetcher`, which counts its requests, and waits for stores, itself."""
-        return self._limited()[1]
+    def fetches(self) -> RemoteReads:
+        """Runs the reads of zarr-python through `fetcher`, which counts its requests itself."""
+        return self._both_reads()[1]
 
-    def _limited(self) -> tuple[InFlightLimiter, InFlightLimiter]:
+    def _both_reads(self) -> tuple[RemoteReads, RemoteReads]:
         with self._lock:
-            if self._limiters is None:
-                self._limiters = (
-                    InFlightLimiter(self.options, self.stats, waits=False),
-                    InFlightLimiter(self.options, RemoteStats(), waits=True),
-                )
-                self._expect()
-            return self._limiters
+            if self._reads is None:
+                counted = RemoteReads(self.options, self.stats)
+                self._reads = counted, RemoteReads(self.options, RemoteStats())
+            return self._reads
 
     def hide(self, text: str) -> str:
         """`text` without secrets."""
@@ -287,7 +279,8 @@ class Access:
         with self._lock:
             if self._fetcher is None:
                 self._fetcher = Fetcher(self.what, self.storage_options, self.options, self.stats)
-                self._expect()
+                if self._expected:
+                    self._fetcher.expect_answers()
             return self._fetcher
 
     def run(self, fn: Callable[[], T]) -> Future[T]:

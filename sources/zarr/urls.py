@@ -1,9 +1,8 @@
 """URLs of arrays: which library reads them, and fsspec's options in TensorStore's form.
 
-TensorStore reads http(s), s3 and gs fast, with retries of its own, but knows fewer options than
-fsspec. So TensorStore reads a URL if it has a setting for every option that was given. Otherwise
-zarr-python reads it, over byte ranges that fsspec reads. So it does with a cache on disk, which
-TensorStore's own requests would not go through.
+The native core decodes plain arrays of any URL. TensorStore reads the others over http(s), s3 and gs, if it
+has a setting for every option that was given. Otherwise zarr-python reads them, over byte ranges. So it does
+with a cache on disk, which TensorStore's own requests would not go through.
 
 Invariant: no option is dropped that identifies or bills the caller, or that says where to read.
 Settings of fsspec's own buffers and listings are dropped.

@@ -24,7 +24,6 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from windrow.core.cancellation import current_scope, stopped
 from windrow.core.system_errors import is_unanswered, is_unsupported, refused_bytes
 from windrow.core.threads import InlineExecutor, then
 from windrow.errors import ReadError, SourceError, WindrowError, missing_extra
@@ -195,12 +194,6 @@ class PythonArray:
         if access is None:
             raise TypeError("only a remote array is read in the background")
 
-        def values() -> AnyArray:
-            cancel_scope = current_scope()
-            if cancel_scope is not None and cancel_scope.is_set:
-                raise stopped()
-            return self._read(first, shape)
-
         def ended(read: Future[AnyArray]) -> AnyArray:
             error = read.exception()
             if error is not None and not isinstance(error, ReadError):
@@ -210,7 +203,7 @@ class PythonArray:
         sizes = zip(first, shape, self.chunk_shape, strict=True)
         chunks = math.prod((f + n - 1) // c - f // c + 1 for f, n, c in sizes)
         weight = chunks * math.prod(self.chunk_shape) * self.dtype.itemsize
-        read = access.fetches.start(partial(access.run, values), chunks, weight_bytes=weight)
+        read = access.fetches.start(partial(self._read, first, shape), chunks, weight_bytes=weight)
         return then(read, ended)
 
     def _values(self, first: Sequence[int], shape: Sequence[int]) -> AnyArray:

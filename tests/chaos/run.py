@@ -123,7 +123,6 @@ class Chaos:
             "cache_dir": draw.choice([str(self.disk.cache)] * 3 + [None]),
             "cache_bytes": draw.choice([1, 4, 64]) * MIB,
             "keep_bytes": draw.choice([0, 4 * MIB]),
-            "hedge": draw.choice([0.0, 0.05]),
         }
         # Little is read ahead, so that faults of the store reach the loop.
         reading = {

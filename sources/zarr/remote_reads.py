@@ -76,8 +76,7 @@ class RemoteReads:
             self._stats.request()
             began_s, found = time.monotonic(), begin()
             if hasattr(found, "add_done_callback"):
-                answer.add_done_callback(lambda _: found.cancel())
-                found = self._result(found, limit_s)
+                found = self._result(found, answer, limit_s)
             self._stats.received(size_bytes)
             self._stats.took(time.monotonic() - began_s)
             settle(answer, found)
@@ -90,7 +89,9 @@ class RemoteReads:
         finally:
             self._held.give(weight)
 
-    def _result(self, future: Any, limit_s: float) -> Any:
+    def _result(self, future: Any, answer: Future[Any], limit_s: float) -> Any:
+        """The result of a future of TensorStore, which is cancelled when `answer` ends before."""
+        answer.add_done_callback(lambda _: future.cancel())
         try:
             return future.result(timeout=limit_s)
         except TimeoutError:

@@ -31,7 +31,7 @@ from windrow.core.cancellation import (
 from windrow.errors import ReadError
 from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource
 from windrow.sources.remote.request_counts import RemoteStats
-from windrow.sources.zarr.in_flight import InFlightLimiter
+from windrow.sources.zarr.remote_reads import RemoteReads
 from windrow.sources.zarr.stores import side_by_side
 
 pytestmark = pytest.mark.jobs
@@ -190,7 +190,7 @@ def test_a_halt_of_calls_side_by_side_is_that_of_who_calls() -> None:
 
 def test_what_was_read_is_let_go_of_at_once() -> None:
     # Left to the garbage collector, what was read piles up: its cycles are of few objects.
-    flight = InFlightLimiter(RemoteOptions(), RemoteStats())
+    flight = RemoteReads(RemoteOptions(), RemoteStats())
     store = ts.array(np.arange(10))
 
     def kept() -> weakref.ref[Any]:

@@ -247,7 +247,7 @@ def test_of_chunks_in_the_cache_on_disk_the_damaged_ones_fail_alone(
     write(tmp_path)
     filled, new = (dataclasses.replace(PATIENT, cache_dir=tmp_path / name) for name in "ab")
     source = opened(server.url("rows"), filled)
-    assert not any(part.reader.is_slow for part in source.parts)  # but decoded by the core
+    assert "decoded directly" in repr(source)
     wanted = good_of(source)
     request.getfixturevalue("never_again")
     for options in (filled, new):

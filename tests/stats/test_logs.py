@@ -12,11 +12,8 @@ import pytest
 
 import windrow
 from tests.laid_out import pieced
-from tests.range_server import RangeServer, status
 from windrow import MapDataset, ReadOptions
 from windrow.core import debug_log
-from windrow.sources.remote.fetcher import Fetcher
-from windrow.sources.remote.options import RemoteOptions
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,21 +74,6 @@ def test_plans_and_evictions_are_logged(caplog: pytest.LogCaptureFixture) -> Non
     assert "read batch 0 is planned: " in found
     assert "read batch 0 takes " in found
     assert " is evicted, and read batches still want it" in found
-
-
-def test_retries_are_logged_without_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    with RangeServer() as server:
-        server.put("data", b"x" * 100)
-        server.plan([status(503), status(503)])
-        url = f"{server.url('data')}?X-Amz-Signature=hush"
-        (tail,) = Fetcher("test", None, RemoteOptions(backoff_s=0.001)).tails([url], 10)
-    assert len(tail.data) == 10
-    own = server.url("data")
-    # Reads that other tests left behind may go on, of servers that are away.
-    first, second = (text for text in texts(caplog, "windrow.remote") if text.startswith(own))
-    assert "/data?***, the last 10 bytes, attempt 2 after status 503: in 0.0 s" in first
-    assert "attempt 3 after status 503" in second
-    assert "hush" not in caplog.text
 
 
 def _ends_once(path: Path, element: int) -> int:

@@ -126,7 +126,10 @@ def test_refused(server: RangeServer, way: str) -> None:
 def test_a_read_that_never_ends(server: RangeServer, way: str, fault: Fault) -> None:
     source = at_last(lambda: source_over(server, way, SHORT))
     server.chance(1.0, [fault])
-    with within(3 * SHORT.longest_s), pytest.raises(ReadError, match="timeout|no answer within") as caught:
+    with (
+        within(3 * SHORT.longest_s),
+        pytest.raises(ReadError, match=r"timeout|no answer within") as caught,
+    ):
         source.read(np.arange(8, 20))
     assert str(server.port) in str(caught.value)
     assert "RemoteOptions" in str(caught.value)

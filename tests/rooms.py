@@ -113,13 +113,13 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 }
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
-    "windrow.core": 1866,
+    "windrow.core": 1765,
     "windrow.sources": 3451,
     "windrow.transforms": 6467,
     "windrow.transforms.nodes": 9062,
-    "windrow.sources.remote": 3028,
-    "windrow.sources.zarr": 10127,
-    "windrow.sources.array_record": 2900,
+    "windrow.sources.remote": 2965,
+    "windrow.sources.zarr": 9885,
+    "windrow.sources.array_record": 2899,
     "windrow.sources.windows": 4380,
     "windrow.sources.tf_example": 913,
     "windrow.sources.tfds": 2315,
@@ -129,7 +129,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.zarr": 5489,
     "windrow.converters.texts": 1779,
     "windrow.converters.tfds": 1332,
-    "windrow.stats": 1093,
+    "windrow.stats": 1090,
     "windrow.engine": 7219,
     "windrow.devices": 1403,
     "windrow.quality": 523,

@@ -34,6 +34,8 @@ CORE = "windrow/core/_native.abi3.so"
 ENVIRONMENT = {
     key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "WINDROW_NATIVE")
 }
+# What the crate needs was compiled for the checkout's own environment.
+ENVIRONMENT["CARGO_TARGET_DIR"] = str(CRATE / "target")
 SOURCE_FOLDERS = ("benchmarks", "examples", "tests", "tools")
 
 # Runs in the clean environment: it may use the standard library and windrow alone.
@@ -171,7 +173,7 @@ def without_rust(environment: Mapping[str, str], home: Path) -> dict[str, str]:
     # The user's settings of pip are kept.
     kept.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
     kept["HOME"] = kept["USERPROFILE"] = str(home)
-    return kept
+    return {**kept, "WINDROW_FETCH_RUST": "0"}
 
 
 def install(package: Path, work: Path, environment: Mapping[str, str] = ENVIRONMENT) -> Path:

@@ -31,7 +31,7 @@ _CAUSES: Final[dict[str, Cause]] = {
     "compressed": "unusable",
 }
 # What an error says, by the kind and cause of the fault; the first that fits.
-_TELLS: Final[tuple[tuple[str, str, Cause], ...]] = (
+_TEXTS: Final[tuple[tuple[str, str, Cause], ...]] = (
     (r"CONTENT_RANGE header", "no size", "unusable"),
     (r"[Cc]ertificate", "certificate refused", "other"),
     (r"timed out", "timeout", "network"),
@@ -231,7 +231,7 @@ def _sum_of(all_counts: Sequence[_Counted]) -> _Counted:
 
 
 def _fault(kind: str, detail: str) -> RequestError:
-    """Describe an error of the crate, whose text tells how often and how long it tried."""
+    """Describe an error of the crate, whose text says how often and how long it tried."""
     tried, again = re.search(_TRIED, detail), 0
     status = re.search(r"non-2xx status code: (\d{3})", detail)
     code = re.search(r"<Code>(\w+)</Code>", detail)
@@ -245,8 +245,8 @@ def _fault(kind: str, detail: str) -> RequestError:
     else:
         cause: Cause = _CAUSES.get(kind, "network")
         if kind not in _CAUSES:
-            tells = (tell for tell in _TELLS if re.search(tell[0], detail))
-            _, kind, cause = next(tells, ("", kind, cause))
+            known = (one for one in _TEXTS if re.search(one[0], detail))
+            _, kind, cause = next(known, ("", kind, cause))
         fault = RequestError(kind, cause=cause, detail=shown)
     if tried is not None:
         again = int(tried[3] or 0)

@@ -1,7 +1,7 @@
-"""Stores that fsspec reads: every protocol but those of the native core, and options that it lacks.
+"""Stores that fsspec reads: protocols and storage options that the native core lacks.
 
-1. Each process opens a file system once per protocol and set of arguments in the URL. Those of HTTP, S3 and
-   Google Cloud Storage are instances of our own, so instances that other code opened keep their settings.
+1. Each process opens a file system once per protocol and set of arguments in the URL. File systems of HTTP, S3
+   and Google Cloud Storage are instances of our own, so instances that other code opened keep their settings.
 2. A request that fails in a way that may pass is made again after a pause, `retries` times; by a patient
    fetch for `outage_s`. One that does not end is left behind after its time.
 3. Versions come from a file's metadata, which are asked again after the last part.

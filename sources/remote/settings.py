@@ -104,7 +104,7 @@ def web_headers(given: dict[str, Any], url: str) -> tuple[dict[str, str], str]:
     """Take headers and users from options, and a user from the URL; return the headers and the rest of it.
 
     Raises:
-        UntranslatedError: If the credentials are not those of basic authentication.
+        UntranslatedError: If the credentials are not a user and a password.
     """
     headers: dict[str, str] = {}
     client = given.pop("client_kwargs", None) or {}
@@ -217,7 +217,6 @@ def _s3_credentials(named: list[str], profile: str) -> dict[str, str]:
     return {}
 
 
-@functools.lru_cache(16)
 def _aws_file(name: str, profile: str) -> dict[str, str]:
     """The settings of a profile in a file of AWS."""
     variable = {"config": "AWS_CONFIG_FILE", "credentials": "AWS_SHARED_CREDENTIALS_FILE"}[name]
@@ -258,7 +257,7 @@ def _gs(bucket: str, given: dict[str, Any]) -> dict[str, str]:
     if endpoint:
         found["google_base_url"] = endpoint if "://" in endpoint else f"http://{endpoint}"
     token, anonymous = given.pop("token", None), given.pop("anon", None)
-    given.pop("project", None)  # it bills nobody unless the requester pays
+    given.pop("project", None)  # it is billed only where the requester pays
     if given.get("requester_pays") is False:
         del given["requester_pays"]
     if token == "anon" or anonymous or (endpoint and token is None):
@@ -274,7 +273,7 @@ def _gs(bucket: str, given: dict[str, Any]) -> dict[str, str]:
     elif not os.path.isfile(
         os.path.expanduser("~/.config/gcloud/application_default_credentials.json")
     ) and not _answers(_GOOGLE_MACHINE):
-        found["google_skip_signature"] = "true"  # as of public buckets
+        found["google_skip_signature"] = "true"  # a public bucket needs none
     return found
 
 

@@ -88,7 +88,7 @@ class HeldBytes:
         self._most, self._bytes, self._fewer = most, 0, threading.Condition()
 
     def take(self, size: int, *, wait: bool) -> bool:
-        """Add bytes if they fit, or if there are none; else `wait` for that, or return False."""
+        """Add bytes if they fit or nothing is held; else `wait` for that, or return False."""
         with self._fewer:
             while self._bytes and self._bytes + size > self._most:
                 if not wait:

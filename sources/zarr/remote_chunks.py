@@ -102,7 +102,7 @@ class RemoteChunks:
             return isinstance(found, Fetched)
         shards, lost = self._with_indices([key], again=False)
         if (error := lost.get(key)) is not None:
-            raise error  # type: ignore[misc]  # it is no bytes
+            raise error  # type: ignore[misc]  # bytes are not among what is lost
         return key in shards and self._within(shards[key], within) is not None
 
     def url_of(self, number: int) -> str:

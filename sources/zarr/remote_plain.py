@@ -1,4 +1,4 @@
-"""Plain arrays at URLs: their chunks are fetched, and decoded by the native core as those of local files.
+"""Plain arrays at URLs: their chunks are fetched, and decoded by the native core as local chunks are.
 
 Chunks are decoded on the core's threads as they arrive, straight to where they are wanted. A chunk that the
 core refuses is fetched once more, past the cache on disk. What is wanted of one chunk is read together.

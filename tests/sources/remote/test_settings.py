@@ -30,7 +30,6 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(settings, "_answers", lambda address: False)
-    settings._aws_file.cache_clear()
     return tmp_path
 
 
@@ -92,7 +91,6 @@ def test_credentials_of_s3_are_found_where_botocore_looks(
     (bare / ".aws/config").write_text(
         "[profile lab]\nregion=lab-1\n[profile sso]\nsso_session=x\n[default]\nregion=here-1\n"
     )
-    settings._aws_file.cache_clear()
     assert s3({})["access_key_id"] == "d"
     assert s3({"profile": "lab"})["access_key_id"] == "l"
     assert dict(core_settings("s3://b/a", {"profile": "lab"}).options)["aws_region"] == "lab-1"

@@ -178,10 +178,10 @@ def test_a_chunk_that_the_core_refuses_is_an_error_as_of_local_files(
     with pytest.raises(ReadError, match=told):
         way(WindowDataSource(tmp_path / "a", *WINDOWS))
     with RangeServer(stored) as server:
-        for settings in ({}, {"remote": cached}, {"remote": cached}):
+        for remote in (None, cached, cached):
             server.reset_counts()
             with pytest.raises(ReadError, match=told):
-                way(WindowDataSource(server.url("a"), *WINDOWS, **settings))
+                way(WindowDataSource(server.url("a"), *WINDOWS, remote=remote))
             asked = [path for _, path, _ in server.counts().asked]
             assert asked.count("a/c/1/1") >= 1  # once more, past the cache
 

@@ -75,9 +75,12 @@ struct Counts {
 /// Bytes of one permit of a budget.
 const PERMIT_BYTES: u64 = 1024;
 
+/// Slots by host and limit, as long as a store uses them.
+type HostSlots = HashMap<(String, usize), Weak<Semaphore>>;
+
 /// Slots for requests to one host or bucket, shared by all stores of the process with the same limit.
 fn shared_slots(url: &str, most: usize) -> Arc<Semaphore> {
-    static SHARED: OnceLock<Mutex<HashMap<(String, usize), Weak<Semaphore>>>> = OnceLock::new();
+    static SHARED: OnceLock<Mutex<HostSlots>> = OnceLock::new();
     let host = url.split('/').take(3).collect::<Vec<_>>().join("/");
     let mut shared = SHARED.get_or_init(Mutex::default).lock().expect("no one panics");
     shared.retain(|_, slots| slots.strong_count() > 0);

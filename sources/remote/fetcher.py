@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from windrow.core.cancellation import cancel_with_scope
+from windrow.core.native import native
 from windrow.core.process import refuse_forked
 from windrow.core.redaction import Redaction, shown_url
 from windrow.core.threads import DaemonPool
@@ -358,9 +359,10 @@ class Fetcher:
         if known is not None:
             return known
         refuse_forked(LIBRARY, self._what)
-        why, opened = "", None
+        why, opened = "no native core", None
         try:
-            opened = self._opened_by_core(core_settings(url, self._storage_options))
+            if native() is not None:
+                opened = self._opened_by_core(core_settings(url, self._storage_options))
         except UntranslatedError as reason:
             why = str(reason)
         if opened is None:

@@ -348,10 +348,21 @@ class FileSystems:
             key: dict(value) if isinstance(value, Mapping) else value
             for key, value in self._storage_options.items()
         }
-        if plain and url.partition("://")[0] in _EXTRAS:
+        extra = _EXTRAS.get(url.partition("://")[0]) if plain else None
+        if extra == "http":
+            import aiohttp
+
+            limits = {"total": self._options.timeout_s, "sock_read": self._options.stall_s}
+            client = {"timeout": aiohttp.ClientTimeout(**limits)}
+            settings["client_kwargs"] = {**client, **(settings.get("client_kwargs") or {})}
+        if extra == "s3":
+            limits = {"connect_timeout": self._options.timeout_s}
+            limits |= {"read_timeout": self._options.stall_s}
+            settings["config_kwargs"] = {**limits, **(settings.get("config_kwargs") or {})}
             if region := settings.pop("region_name", None):
                 client = settings.get("client_kwargs") or {}
                 settings["client_kwargs"] = {"region_name": region, **client}
+        if extra is not None:
             return {**settings, "use_listings_cache": False, "skip_instance_cache": True}
         return settings
 

@@ -79,8 +79,6 @@ def core_settings(url: str, storage_options: Mapping[str, Any]) -> CoreSettings:
     protocol, mark, rest = url.partition("://")
     if not mark or "::" in url or protocol not in (*WEB, *_STORES):
         raise UntranslatedError(f"the protocol {protocol!r}")
-    if native() is None:
-        raise UntranslatedError("no native core")
     given = {k: v for k, v in storage_options.items() if k not in BUFFERS and v is not None}
     if protocol in WEB:
         return _web(url, given)

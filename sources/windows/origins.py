@@ -20,8 +20,8 @@ from windrow.errors import PlanError, RecordIndexError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Blocks
 from windrow.sources.mapped import MappedArray, mapped
+from windrow.sources.windows.declared import Dim
 
-Dim: TypeAlias = str | int
 Run: TypeAlias = tuple[int, int]  # cells [first, stop), counted from an origin
 
 _WHAT: Final = "WindowDataSource"
@@ -64,10 +64,6 @@ class Origins(Protocol):
 
     def at(self, indices: IntArray) -> IntArray:
         """The origins of records, int64 `(n, dims)`."""
-        ...
-
-    def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        """The origins of records along one dimension, int64 `(n,)`."""
         ...
 
     def reach(self, dim: Dim) -> tuple[int, int]:
@@ -230,8 +226,8 @@ def masked(
     origins += whole.start
     if not good.any():
         raise SourceError(
-            f"{_WHAT}: the mask of {axis.dim!r} allows no window: each of the {axis.count:,} that"
-            " fit has a cell for which it is false"
+            f"{_WHAT}: the selection along {axis.dim!r} allows no window: each of the {axis.count:,}"
+            " that fit has a cell outside of it"
         )
     return chosen(axis, origins, good, "masked")
 
@@ -303,11 +299,6 @@ class OriginGrid(Origins):
 
     def reach(self, dim: Dim) -> tuple[int, int]:
         return next(axis.reach for axis in self._axes if axis.dim == dim)
-
-    def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        if len(self._axes) == 1:
-            return self._axes[0].at(indices)
-        return next(axis.at(k) for axis, k in self._unravelled(indices) if axis.dim == dim)
 
     def _unravelled(self, indices: IntArray) -> list[tuple[OriginAxis, IntArray]]:
         places: list[IntArray] = []
@@ -429,9 +420,6 @@ class Centers(Origins):
                 " it a copy"
             )
         return found
-
-    def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        return self.at(indices)[:, self._dims.index(dim)]
 
     def reach(self, dim: Dim) -> tuple[int, int]:
         column = self._cells[:, self._dims.index(dim)]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.errors import SourceError
 from windrow.sources.base import AnyArray
 from windrow.sources.windows.coordinates import Coordinates
-from windrow.sources.windows.origins import Dim
+from windrow.sources.windows.declared import Dim
 from windrow.sources.windows.selection import Coordinate, shown_label
 from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.open_array import OpenArray

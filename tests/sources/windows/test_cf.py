@@ -88,7 +88,7 @@ def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> No
         ({"add_offset": float("inf")}, r"attribute add_offset is inf; it must be finite"),
         ({"add_offset": [1.0, 2.0]}, r"attribute add_offset is \[1.0, 2.0\]; it must be one"),
         ({"_FillValue": "__import__('os')"}, r"attribute _FillValue is \"__import__"),
-        ({"_FillValue": "x" * 5000}, r"attribute _FillValue is 'x{70,80}…; it must"),
+        ({"_FillValue": "x" * 5000}, r"attribute _FillValue is 'x{60,80}\.\.\.; it must"),
         ({"scale_factor": 10**400}, r"attribute scale_factor is 1000.*finite"),
     ],
 )

@@ -20,6 +20,7 @@ from windrow import MapDataset, ReadOptions
 from windrow.core.native import native
 from windrow.sources import (
     RemoteOptions,
+    Window,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -56,7 +57,7 @@ LAYOUTS = {
 ROWS = values(37, 7)
 CHUNK = (4, 7)
 LITTLE: dict[str, Any] = {"resident_bytes": 2_000, "in_flight_bytes": 400}
-WINDOWS = {0: 2, 1: 2}, {0: 1, 1: 1}
+WINDOWS = {0: Window(2, 1), 1: Window(2, 1)}
 # Of all records of a source.
 WAYS: list[Callable[[Any], Any]] = [
     lambda source: source.read(np.arange(len(source))).tobytes(),
@@ -167,8 +168,8 @@ def test_boxes_and_scattered_rows_are_those_of_local_files(
     for epoch in range(2):
         source = ZarrDataSource(url, remote=cached)
         assert batches(source, epoch, **LITTLE) == batches(local, epoch, **LITTLE)
-        windows = WindowDataSource(url, *WINDOWS, remote=cached)
-        here = WindowDataSource(folder / name, *WINDOWS)
+        windows = WindowDataSource(url, WINDOWS, remote=cached)
+        here = WindowDataSource(folder / name, WINDOWS)
         for options in ({}, LITTLE):
             assert batches(windows, epoch, **options) == batches(here, epoch, **options)
         order = np.arange(len(here))[::3]
@@ -183,9 +184,9 @@ def test_all_boxes_of_a_chunk_that_the_core_refuses_are_read_by_zarr_python(
     folder: Path, cached: RemoteOptions, by_python: list[Any], way: Callable[[Any], Any]
 ) -> None:
     stored = with_two_members(folder)
-    wanted = way(WindowDataSource(folder / "v3 gzip", *WINDOWS))
+    wanted = way(WindowDataSource(folder / "v3 gzip", WINDOWS))
     with RangeServer(stored) as server:
-        source = WindowDataSource(server.url("a"), *WINDOWS, remote=cached)
+        source = WindowDataSource(server.url("a"), WINDOWS, remote=cached)
         for epoch in range(2):
             by_python.clear()
             assert way(source) == wanted

@@ -165,41 +165,31 @@ def regular_axis(
         SourceError: If no window fits.
     """
     low, high = min(run[0] for run in runs), max(run[1] for run in runs)
-    size, length = high - low, len(cells)
+    size, length, along = high - low, len(cells), named(dim)
     if pad and shifted:
         return OriginAxis(dim, cells.start, stride, -(-length // stride))
     if pad:
-        more = max(0, -(-(length - size) // stride)) + 1
-        count = min(more, -(-length // stride))
-        over = (count - 1) * stride + size - length
-        left = f"the last one padded by {over:,} along {named(dim)}" if over > 0 else ""
+        count = min(max(0, -(-(length - size) // stride)) + 1, -(-length // stride))
     else:
         count = (length - size) // stride + 1 if length >= size else 0
-        over = length - ((count - 1) * stride + size)
-        left = left_over(over, dim)
+    over = (count - 1) * stride + size - length
+    if count < 1 and not length:
+        raise SourceError(f"{_WHAT}: there are no cells along {along}, and a window has {size:,}")
     if count < 1:
         offsets = f" (offsets {low} to {high - 1})" if shifted else ""
-        raise SourceError(_too_small(dim, size, length, offsets))
+        raise SourceError(
+            f"{_WHAT}: a window of {size:,} cells{offsets} along {along} does not fit into {length:,};"
+            f" choose at most {length:,}, or pad=..."
+        )
+    left = f"{-over:,} left over at the end of {along}" if over < 0 and not pad else ""
+    if over > 0:
+        left = f"the last one padded by {over:,} along {along}"
     return OriginAxis(dim, cells.start - low, stride, count, left=left)
-
-
-def left_over(cells: int, dim: Dim) -> str:
-    """The cells behind the last window, as text for the user; '' without any."""
-    return f"{cells:,} left over at the end of {named(dim)}" if cells > 0 else ""
 
 
 def named(dim: Dim) -> str:
     """The name of a dimension, for messages."""
     return f"axis {dim}" if isinstance(dim, int) else dim
-
-
-def _too_small(dim: Dim, size: int, length: int, offsets: str = "") -> str:
-    if not length:
-        return f"{_WHAT}: there are no cells along {named(dim)}, and a window has {size:,}"
-    return (
-        f"{_WHAT}: a window of {size:,} cells{offsets} along {named(dim)} does not fit into {length:,};"
-        f" choose at most {length:,}, or pad=..."
-    )
 
 
 def masked(

@@ -68,6 +68,11 @@ class WindowPlan:
     pads: Mapping[Dim, Mode]
 
     @property
+    def used(self) -> list[int]:
+        """The numbers of the arrays of fields."""
+        return sorted({field.number for field in self.taken})
+
+    @property
     def pad_label(self) -> str:
         """The padding as a string for states and for the user; '' without padding."""
         modes = list(self.pads.values())
@@ -300,7 +305,7 @@ class _Planner:
     def _cells(self, given: Any, dim: Dim, name: str) -> int:
         """A size of windows, or a stride, in cells."""
         if isinstance(given, datetime.timedelta):
-            return self._times_along(dim).size_of(given, f"{_WHAT}: the {name} along {dim!r}")
+            return self._times_along(dim).size_of(given, name)
         return int(given)
 
     def _cells_at(self, dim: Dim, offsets: Offsets) -> tuple[int, ...] | Matched:

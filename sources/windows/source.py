@@ -205,7 +205,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
             dtype = opened[field.number].dtype if decoding is None else decoding.dtype
             if field.moves:  # others never reach out of the array
-                _checked_fill(fill, dtype, field.name)
+                _check_fill(fill, dtype, field.name)
         return _plain(fill)
 
     def __len__(self) -> int:
@@ -450,28 +450,22 @@ def _decoding(array: OpenArray, dtype: np.dtype[Any] | None) -> Decoding | None:
     return dataclasses.replace(found, dtype=dtype)
 
 
-def _checked_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:
+def _check_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:
     try:
         value = np.asarray(fill)
         with np.errstate(all="ignore"):
             kept = value.astype(dtype)
-        same = value.ndim == 0 and bool(kept == value or (kept != kept and value != value))
+            rounds = bool(np.asarray(0.5).astype(dtype) == 0.5)  # also dtypes of ml_dtypes
+        fits = value.ndim == 0 and bool(kept == value or (kept != kept and value != value))
+        fits |= rounds and isinstance(fill, int | float | (complex if dtype.kind == "c" else int))
     except (TypeError, ValueError):
-        same = False
-    rounded = isinstance(fill, int | float | (complex if dtype.kind == "c" else int))
-    if not same and not (rounded and _has_fractions(dtype)):
+        fits = False
+    if not fits:
         field = f"field {name!r}" if name else "the array"
         raise ArgumentError(
             f"{_WHAT}: fill {fill!r} does not fit {field}, whose dtype is {dtype}; choose a value"
             " of that dtype"
         )
-
-
-def _has_fractions(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype, from NumPy or ml_dtypes, has fractions."""
-    if dtype.kind == "V" and dtype.names is None:
-        return bool(np.asarray(0.5).astype(dtype) == 0.5)
-    return dtype.kind in "fc"
 
 
 def _plain(fill: Any) -> Any:

@@ -58,27 +58,21 @@ def check_labels(
     Raises:
         SourceError: If labels differ.
     """
-    groups: dict[str, list[int]] = {}
+    # The first array of each group that has a dimension.
+    firsts: dict[tuple[str, str], int] = {}
     for number in used:
         found = opened[number].found
         held = isinstance(found.spec, HeldArray)
         group = str(number) if held else found.where.rstrip("/").rpartition("/")[0]
-        groups.setdefault(group, []).append(number)
-    if len(groups) < 2:
+        for dim in names[number]:
+            if isinstance(dim, str):
+                firsts.setdefault((group, dim), number)
+    if len({group for group, _ in firsts}) < 2:
         return
-    dims = dict.fromkeys(dim for number in used for dim in names[number])
-    firsts = [
-        (next((n for n in group if dim in names[n]), None), dim)
-        for dim in dims
-        for group in groups.values()
-    ]
-    wanted = [
-        (number, dim) for number, dim in firsts if number is not None and isinstance(dim, str)
-    ]
-    remote = [(n, dim) for n, dim in wanted if opened[n].is_remote_source]
+    remote = [(n, dim) for (_, dim), n in firsts.items() if opened[n].is_remote_source]
     known.read_ahead([(opened[number].found, dim) for number, dim in remote], [])
     seen: dict[str, tuple[Coordinate, int]] = {}
-    for number, dim in wanted:
+    for (_, dim), number in firsts.items():
         labels = coordinate_along(dim, opened, names, [number], known)
         if labels is not None:
             first, other = seen.setdefault(dim, (labels, number))

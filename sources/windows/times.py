@@ -30,8 +30,8 @@ _WHAT: Final = "WindowDataSource"
 # Times that are stored as floats are off by less than this part of a step.
 _SLACK: Final = 0.01
 _WAYS: Final = (
-    "Give Window(tolerance='0h') to leave out windows that lack a time, a longer one to take the nearest"
-    " time within it, or the offsets in cells"
+    "Give cells; or, for offsets, Window(tolerance='0h') to leave out windows that lack a time, or a"
+    " longer one to take the nearest time within it."
 )
 
 
@@ -70,27 +70,18 @@ class Times:
         if steps is not None:
             return steps
         if tolerance is None:
-            raise some._uneven(offsets, cells.start)
+            raise some._uneven("the offset", offsets, cells.start)
         return self._matched(offsets, tolerance)
 
-    def size_of(self, given: Any, what: str) -> int:
-        """Return a size in time as a number of cells.
+    def size_of(self, given: Any, name: str) -> int:
+        """Return a size in time, or a stride, as a number of cells.
 
         Raises:
             SourceError: If it is not one.
         """
-        step = self._step()
-        if step is None:
-            raise SourceError(
-                f"{what} is in time, which needs times that are evenly spaced, and those along"
-                f" {named(self.dim)} are not; give cells"
-            )
         cells = self._steps((given,))
         if cells is None or not cells[0]:
-            raise SourceError(
-                f"{what} is {_shown(given.value)}, and the times along {named(self.dim)} are"
-                f" {_shown(abs(step) * self.tick_ns)} apart; choose a multiple, or give cells"
-            )
+            raise self._uneven(f"the {name}", (given,), 0)
         return abs(cells[0])
 
     def _step(self) -> float | None:
@@ -112,23 +103,22 @@ class Times:
         fits = all(abs(a - b) <= _SLACK for a, b in zip(counts, whole, strict=True))
         return whole if fits else None
 
-    def _uneven(self, offsets: Offsets, first: int) -> SourceError:
-        """The error for offsets that cannot be counted in cells; `first` is the number of cell 0."""
+    def _uneven(self, what: str, given: Offsets, first: int) -> SourceError:
+        """The error for durations that are no number of cells; `first` is the number of cell 0."""
         step, dim = self._step(), named(self.dim)
         if step is not None:
-            wrong = next(offset for offset in offsets if self._steps((offset,)) is None)
+            wrong = next((one for one in given if self._steps((one,)) is None), given[0])
             return SourceError(
-                f"{_WHAT}: the times along {dim} are {_shown(abs(step) * self.tick_ns)} apart, and the"
-                f" offset {_shown(wrong.value)} lies between two of them; choose a multiple, or"
-                " Window(tolerance=...) for the nearest time"
+                f"{_WHAT}: the times along {dim} are {_shown(abs(step) * self.tick_ns)} apart, and {what}"
+                f" {_shown(wrong.value)} lies between two of them; choose a multiple, or give cells, or for"
+                " offsets Window(tolerance=...), which takes the nearest time"
             )
-        text = f"{_WHAT}: offsets in time need times that are evenly spaced, and those along {dim} are not"
+        text = f"{_WHAT}: {what} is in time, and the times along {dim} are not evenly spaced"
         if not self.known.all():
-            return SourceError(
-                f"{text}\n  cell {first + int(np.argmin(self.known)):,} has none\n{_WAYS}."
-            )
+            cell = first + int(np.argmin(self.known))
+            return SourceError(f"{text}: cell {cell:,} has none\n{_WAYS}")
         if len(self.at) < 2:
-            return SourceError(f"{text}: there are {len(self.at)}; give the offsets in cells")
+            return SourceError(f"{text}: there are {len(self.at)}\n{_WAYS}")
         gaps = np.diff(self.at)
         usual = float(np.median(gaps))
         place = int(np.argmax(np.abs(gaps - usual) > abs(usual) * _SLACK))
@@ -137,7 +127,7 @@ class Times:
         return SourceError(
             f"{text}\n  most are {_shown(abs(usual) * self.tick_ns)} apart\n"
             f"  {before} (cell {cell:,}) and {after} are"
-            f" {_shown(abs(float(gaps[place])) * self.tick_ns)} apart\n{_WAYS}."
+            f" {_shown(abs(float(gaps[place])) * self.tick_ns)} apart\n{_WAYS}"
         )
 
     def _matched(self, offsets: Offsets, tolerance: Any) -> Matched:

@@ -97,7 +97,7 @@ def test_sizes_in_time_are_cells(tmp_path: Path) -> None:
     )[0]
     assert ((record["time"] - START) / HOUR).tolist() == [0, 6, 12, 18]
     for size, error, message in (
-        ("7h", SourceError, "the size along 'time' is 7h, and the times along time are 6h apart"),
+        ("7h", SourceError, "are 6h apart, and the size 7h lies between two of them"),
         ("0h", SourceError, "must be above 0, got '0h'"),
     ):
         with pytest.raises(error, match=message):
@@ -119,7 +119,7 @@ def test_errors_say_where(tmp_path: Path) -> None:
     stored(tmp_path / "one", np.arange(1))
     for place, offsets, time, error, message in (
         ("even", ["0h", "90min"], {}, SourceError, "1h apart, and the offset 90min lies between"),
-        ("one", "1h", {}, SourceError, "those along time are not: there are 1; give the offsets"),
+        ("one", "1h", {}, SourceError, "the times along time are not evenly spaced: there are 1"),
         ("w", "1h", {}, SourceError, r"2019-03-01T19:00 \(cell 19\) and 2019-03-01T22:00 are 3h"),
         (
             "w",

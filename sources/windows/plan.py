@@ -18,7 +18,7 @@ from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.padding import Mode
 from windrow.sources.windows.arguments import Dims, NamedField, axis_names, fields_of
-from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.coordinates import Coordinates, check_labels, coordinate_along
 from windrow.sources.windows.declared import Dim, Field, Window
 from windrow.sources.windows.fields import (
     Along,
@@ -38,7 +38,6 @@ from windrow.sources.windows.origins import (
     regular_axis,
 )
 from windrow.sources.windows.selection import Coordinate, Picked, picked, readable
-from windrow.sources.windows.stores import check_labels, coordinate_along
 from windrow.sources.windows.times import Offsets, Times, times_along, with_times
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.open_array import OpenArray

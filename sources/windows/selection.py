@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import datetime
 import functools
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
@@ -24,7 +25,7 @@ from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.windows.cf import dates_of
-from windrow.sources.windows.declared import Dim, Window, integer, is_list
+from windrow.sources.windows.declared import Dim, Window, is_list
 
 _WHAT: Final = "WindowDataSource"
 _SHOWN_CHARACTERS: Final = 40
@@ -372,27 +373,16 @@ def _turned(label: Any, coordinate: Coordinate | None) -> str:
 
 
 def _by_cell(dim: Dim, given: Any, length: int) -> Picked:
-    parts = [given.start, given.stop, given.step] if isinstance(given, slice) else [given]
-    if any(isinstance(part, str) for part in parts):
+    cells = range(length)
+    try:
+        if isinstance(given, slice):
+            found = cells[given]
+            return found if found.step == 1 else tuple(found)
+        if is_list(given):
+            return tuple(cells[operator.index(cell)] for cell in given)
+        return cells[operator.index(given)]
+    except (IndexError, TypeError, ValueError) as error:
         raise SourceError(
-            f"{_WHAT}: the store has no coordinates of {dim!r}, so that the label {given!r} cannot"
-            " be found; give cells, counted from 0"
-        )
-    if isinstance(given, slice):
-        what = f"{_WHAT}: the selection along {dim!r}"
-        bounds = [None if part is None else integer(part, what) for part in parts]
-        cells = range(length)[slice(*bounds)]
-        return cells if cells.step == 1 else tuple(cells)
-    if is_list(given):
-        return tuple(_cell(dim, cell, length) for cell in given)
-    return _cell(dim, given, length)
-
-
-def _cell(dim: Dim, given: Any, length: int) -> int:
-    cell = integer(given, f"{_WHAT}: the selection along {dim!r}, which counts cells,")
-    if not -length <= cell < length:
-        raise SourceError(
-            f"{_WHAT}: the selection along {dim!r} is {cell}, and there are {length:,} cells; choose"
-            f" -{length} <= cell < {length}"
-        )
-    return cell % length
+            f"{_WHAT}: the selection {given!r} along {dim!r} is not among its {length:,} cells ({error});"
+            f" without a coordinate, give cells, -{length} <= cell < {length}"
+        ) from error

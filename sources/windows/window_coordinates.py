@@ -15,13 +15,12 @@ import numpy as np
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import AnyArray, ArraySpec, IntArray
 from windrow.sources.cells import Box
-from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.coordinates import Coordinates, coordinate_along
 from windrow.sources.windows.declared import Dim
 from windrow.sources.windows.fields import Along
 from windrow.sources.windows.origins import Origins
 from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.selection import Coordinate
-from windrow.sources.windows.stores import coordinate_along
 from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
@@ -73,6 +73,7 @@ def packed(draw: st.DrawFn) -> tuple[AnyArray, dict[str, Any]]:
 
 
 @settings(max_examples=examples(120), deadline=None)
+@example((np.array([1, 0, 2, -1], np.int8), {"dtype": "bool"}))
 @given(packed())
 def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> None:
     values, attributes = case
@@ -180,12 +181,6 @@ def test_times_are_those_of_xarray(
 )
 def test_other_times_stay_numbers(value: Any, units: str, calendar: str | None) -> None:
     assert times([value], units, calendar) is None
-
-
-def test_booleans_decode_to_booleans() -> None:
-    values = np.array([1, 0, 2, -1], np.int8)
-    attributes = {"dtype": "bool"}
-    assert_same(by_us(values, attributes), by_xarray(values, attributes))
 
 
 @pytest.mark.parametrize(

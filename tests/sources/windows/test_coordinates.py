@@ -97,15 +97,13 @@ def test_numbers_are_found_as_by_xarray(values: AnyArray, data: st.DataObject) -
             coordinate.cells_of(label)
     else:
         assert coordinate.cells_of(label) == one
-    if not len(values):
-        return
-    if values.dtype.kind != "u":  # the differences of xarray wrap around
-        nearest = int(cells_by_xarray(values, label, method="nearest"))
-        assert coordinate.cells_of(label, "nearest") == nearest
-    labels = data.draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=6))
-    several = cells_by_xarray(values, labels)
-    for given_labels in (labels, np.array(labels, values.dtype), [one.item() for one in labels]):
-        np.testing.assert_array_equal(cells(coordinate.cells_of(given_labels)), several)
+    if len(values):
+        if values.dtype.kind != "u":  # the differences of xarray wrap around
+            nearest = int(cells_by_xarray(values, label, method="nearest"))
+            assert coordinate.cells_of(label, "nearest") == nearest
+        labels = data.draw(st.lists(st.sampled_from(list(values)), min_size=1, max_size=6))
+        several = cells(coordinate.cells_of(labels))
+        np.testing.assert_array_equal(several, cells_by_xarray(values, labels))
 
 
 TIMES = st.one_of(
@@ -142,23 +140,6 @@ def test_times_are_found_as_by_xarray(
         assert labelled(sorted_times).cells_of(label, "nearest") == nearest
 
 
-@settings(max_examples=examples(60), deadline=None)
-@given(
-    values=st.lists(st.text("abc", max_size=3), max_size=8),
-    start=st.text("abcd", max_size=3) | st.none(),
-    stop=st.text("abcd", max_size=3) | st.none(),
-    descending=st.booleans(),
-)
-def test_slices_of_texts_are_those_of_xarray(
-    values: list[str], start: str | None, stop: str | None, descending: bool
-) -> None:
-    texts = np.array(sorted(values, reverse=descending), dtype=object)
-    expected = cells_by_xarray(texts, slice(start, stop))
-    for kept in (texts, texts.astype(np.str_)):
-        found = labelled(kept).cells_of(slice(start, stop))
-        np.testing.assert_array_equal(cells(found), expected)
-
-
 @pytest.mark.parametrize(
     ("values", "label", "method", "expected"),
     [
@@ -191,7 +172,6 @@ def test_labels_that_are_found(values: Any, label: Any, method: Any, expected: A
             slice(1, 2),
             r"'x' neither ascends nor descends.*from 1 to 2 has no meaning; give a list",
         ),
-        ([1, 2, 3], slice(1, 3, 2), r"no step, got slice\(1, 3, 2\)"),
         (DAYS, slice("yesterday", None), r"'yesterday' is not a time; give it as 2019,"),
         (DAYS, "3/2/2019", r"'3/2/2019' is not a time"),
         (
@@ -208,14 +188,9 @@ def test_labels_that_are_found(values: Any, label: Any, method: Any, expected: A
         ([5, 1, 3], 4, r"no label 4; it has 3 values in no order, from 5 to 3; give a label"),
         ([], 1.0, r"no label 1.0; it has no values"),
         ([1, 1, 2], 1, r"the label 1 names 2 cells"),
-        ([1.0, 2.0], float("nan"), r"no label nan"),
         ([1.0, 2.0], "warm", r"does not have 'warm' \(could not convert string to float"),
         (["a"], slice("a", 1), r"does not have slice\('a', 1, None\)"),
-        (DAYS, np.datetime64("NaT"), r"has no label .*NaT"),
-        (DAYS, 3, r"has no label 3; it goes from 2019-02-26 to 2019-04-02"),
-        (np.array([1], "m8[h]"), np.timedelta64(1, "M"), r"Unit M is not supported"),
         (HOURS, "2019-03-01T03", r"from 2019-02-27 to .* nearest is 2019-03-01T06:00;"),
-        (HOURS, slice("0001", None), r"does not have slice\('0001', None, None\)"),
         ([1, 2, 3], np.array([2, 9]), r"has no label .*9.*from 1 to 3"),
     ],
 )

@@ -155,13 +155,20 @@ class Coordinate:
         """
         if isinstance(label, slice):
             return self.cells_between(label)
+        if is_list(label) and not (self.is_of_times and any(map(_is_date, label))):
+            return tuple(self._sought(label, method).tolist())
+        if is_list(label):  # one by one, as a string may cover several cells
+            return tuple(self._cell_of(one, method) for one in label)
+        if isinstance(label, str) and self.is_of_times and self.is_sorted:
+            covered = self.cells_between(slice(label, label))
+            if len(covered) > 1:
+                return covered
+        return self._cell_of(label, method)
+
+    def _cell_of(self, label: Any, method: str | None) -> int:
         cells = self._sought(label, method)
-        if is_list(label):
-            return tuple(cells.tolist())
         if cells.size == 1:
             return int(cells.item())
-        if isinstance(label, str) and self.is_of_times and self.is_sorted:
-            return range(int(cells.min()), int(cells.max()) + 1)
         raise SourceError(
             f"{self.what}: the label {label!r} names {cells.size:,} cells; give"
             f" slice({label!r}, {label!r}) for all of them, or select by cells="
@@ -203,7 +210,7 @@ class Coordinate:
             cells, wanted = self._cells, label
             if self._is_far and any(map(_is_date, labels)):
                 cells = cells.assign_coords({_DIM: self.dates})
-                wanted = _as_dates(label, self.dates.calendar)
+                wanted = _as_dates(label, self.dates.calendar, method)
             found: IntArray = cells.sel({_DIM: wanted}, method=method).values
         except KeyError as error:
             raise self._absent(label, method) from error
@@ -251,12 +258,16 @@ def _is_date(label: Any) -> bool:
     return of_cftime or isinstance(label, str | datetime.date | np.datetime64)
 
 
-def _as_dates(label: Any, calendar: str) -> Any:
-    """Labels as dates of a calendar that NumPy has not; strings, and dates of cftime, as they are."""
+def _as_dates(label: Any, calendar: str, method: str | None) -> Any:
+    """Labels as dates of a calendar that NumPy has not; dates of cftime as they are.
+
+    Strings stay strings, which cover a span of time; the nearest date is sought from its start.
+    """
     if isinstance(label, slice):
-        return slice(_as_dates(label.start, calendar), _as_dates(label.stop, calendar))
-    if is_list(label):
-        return [_as_dates(one, calendar) for one in label]
+        return slice(*(_as_dates(end, calendar, method) for end in (label.start, label.stop)))
+    if isinstance(label, str) and method is not None:
+        xarray = optional("xarray", "dates", "xarray")
+        return xarray.date_range(label, periods=1, calendar=calendar, use_cftime=True)[0]
     if not isinstance(label, datetime.date | np.datetime64):
         return label
     time = optional("pandas", "dates", "xarray").Timestamp(label)

@@ -155,6 +155,8 @@ def test_times_are_found_as_by_xarray(
         ([2.0, np.nan, 1.0], 1.0, None, 2),
         ([True, False], False, None, 1),
         (HOURS, "2019-03-01", None, range(8, 12)),
+        (HOURS, "2019-03-01", "nearest", range(8, 12)),
+        (HOURS, "2019-03-01T07", "nearest", 9),
         (HOURS, ["2019-03-02T12", "2019-02-27T00"], None, (14, 0)),
         (HOURS, ["2019-03-01T07", "2019-03-01T10"], "nearest", (9, 10)),
         (HOURS, HOURS[[3, 1]].astype("M8[s]"), None, (3, 1)),

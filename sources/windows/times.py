@@ -104,7 +104,7 @@ class Times:
         return whole if fits else None
 
     def _uneven(self, what: str, given: Offsets, first: int) -> SourceError:
-        """The error for durations that are no number of cells; `first` is the number of cell 0."""
+        """The error for durations between cells; `first` is the number of cell 0."""
         step, dim = self._step(), named(self.dim)
         if step is not None:
             wrong = next((one for one in given if self._steps((one,)) is None), given[0])

@@ -136,8 +136,9 @@ def test_times_are_found_as_by_xarray(
         descending = cells(labelled(times[::-1]).cells_of(slice(stop, start)))
         np.testing.assert_array_equal(descending[::-1], len(times) - 1 - expected)
     for sorted_times in (HOURS, HOURS[::-1]):
-        nearest = int(cells_by_xarray(sorted_times, label, method="nearest"))
-        assert labelled(sorted_times).cells_of(label, "nearest") == nearest
+        nearest = labelled(sorted_times).cells_of(label, "nearest")
+        if isinstance(nearest, int):  # and not all cells that a string covers
+            assert nearest == int(cells_by_xarray(sorted_times, label, method="nearest"))
 
 
 @pytest.mark.parametrize(

@@ -214,9 +214,9 @@ class Coordinate:
             found: IntArray = cells.sel({_DIM: wanted}, method=method).values
         except KeyError as error:
             raise self._absent(label, method) from error
-        except (TypeError, ValueError, OverflowError, IndexError) as error:
-            if isinstance(error, WindrowError):
-                raise
+        except WindrowError:
+            raise
+        except (TypeError, ValueError, OverflowError, _not_unique()) as error:
             raise ArgumentError(
                 f"{self._held}, which does not have {label!r} ({error}); {self.range}; give such labels, or"
                 " select by cells="
@@ -251,6 +251,12 @@ class Coordinate:
         if not self.is_sorted:
             return f"it has {count} in no order, from {first} to {last}"
         return f"it goes from {first} to {last} ({count})"
+
+
+def _not_unique() -> type[Exception]:
+    """What pandas raises where labels of a list are sought among labels that come twice."""
+    found: type[Exception] = optional("pandas", "labels", "xarray").errors.InvalidIndexError
+    return found
 
 
 def _is_date(label: Any) -> bool:
@@ -354,7 +360,7 @@ def _picked(
     dim: Dim, label: Any, coordinate: Coordinate | None, length: int, method: str | None
 ) -> Picked:
     found: Picked
-    if _is_mask(label) and (coordinate is None or coordinate.values.dtype.kind != "b"):
+    if _is_mask(label):
         if np.shape(label) != (length,):
             raise SourceError(
                 f"{_WHAT}: the mask of {dim!r} has {np.size(label):,} values, and there are {length:,}"

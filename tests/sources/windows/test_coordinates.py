@@ -191,6 +191,7 @@ def test_labels_that_are_found(values: Any, label: Any, method: Any, expected: A
         ([5, 1, 3], 4, r"no label 4; it has 3 values in no order, from 5 to 3; give a label"),
         ([], 1.0, r"no label 1.0; it has no values"),
         ([1, 1, 2], 1, r"the label 1 names 2 cells"),
+        ([1, 1, 2], [2], r"does not have \[2\] \(Reindexing only valid with uniquely valued"),
         ([1.0, 2.0], "warm", r"does not have 'warm' \(could not convert string to float"),
         (["a"], slice("a", 1), r"does not have slice\('a', 1, None\)"),
         (HOURS, "2019-03-01T03", r"from 2019-02-27 to .* nearest is 2019-03-01T06:00;"),

@@ -29,7 +29,7 @@ from benchmarks.rows import (
     whole_chunks,
 )
 from benchmarks.stores import CHUNK_TOKENS, TOKENS_OF_A_WINDOW
-from windrow.sources import RaggedDataSource, WindowDataSource
+from windrow.sources import RaggedDataSource, Window, WindowDataSource
 
 _part = functools.partial
 
@@ -42,8 +42,7 @@ _OF_A_CHUNK: Final = CHUNK_TOKENS // TOKENS_OF_A_WINDOW
 
 def our_tokens(read: Read, place: Place) -> Any:
     """Windows of 1,024 tokens that do not overlap."""
-    width = {0: TOKENS_OF_A_WINDOW}
-    source = WindowDataSource(str(read.path(place)), width, width)
+    source = WindowDataSource(str(read.path(place)), {0: TOKENS_OF_A_WINDOW})
     return read.stream(read.ordered(windrow.MapDataset.source(source)).batch(_BATCH))
 
 
@@ -116,11 +115,12 @@ class Held:
         """Ours."""
         grid, path = self.grid(place), str(self.array(place))
         axes = [axis for axis, cells in enumerate(grid.shape) if grid.size[axis] != cells]
-        size = {axis: grid.size[axis] for axis in axes}
         if grid.located:
+            size = {axis: grid.size[axis] for axis in axes}
             source = WindowDataSource(path, size, centers=grid.centers)
         else:
-            source = WindowDataSource(path, size, {axis: grid.strides[axis] for axis in axes})
+            moving = {axis: Window(grid.size[axis], grid.strides[axis]) for axis in axes}
+            source = WindowDataSource(path, moving)
         resident = None if self.share >= 1 else self.bytes(place)
         read = Read(self.layout, GLOBAL, resident=resident, few=True, forever=True)
         batches = read.ordered(windrow.MapDataset.source(source)).batch(grid.batch_size)

@@ -63,7 +63,7 @@ def windows(store: str | pathlib.Path, days: slice) -> Any:
         "day_before": Field("t2m", {"time": DAY_BEFORE}),
         "y": Field("t2m", {"time": AHEAD}),
     }
-    return WindowDataSource(store, fields=fields, select={"time": days}, coordinates=True)
+    return WindowDataSource(store, {"time": days}, fields=fields, coordinates=True)
 
 
 def normalised(record: dict[str, Array]) -> dict[str, Array]:

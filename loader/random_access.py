@@ -437,7 +437,7 @@ class Ordered(PlannedByLengths[T_co]):
     def sample(self, num_elements: int, seed: int | None = None, *, weights: Any = None) -> Self:
         """Elements drawn at random, anew in each epoch: an element may come twice, or not at all.
 
-        With windows at every place of an array (`strides` of 1) it gives random crops. The element at
+        With windows at every place of an array (a stride of 1) it gives random crops. The element at
         any index of any epoch follows from the seed, so crops are read ahead like any others.
 
         Args:

@@ -77,8 +77,8 @@ class _Scaling(abc.ABC):
             m not in (1, n) for m, n in zip(mean.shape, own, strict=True)
         ):
             raise ElementError(
-                f"{type(self).__name__}: {name or 'the element'} has the shape {tuple(values.shape)}, and"
-                f" its statistics meet the last axes with the shape {mean.shape}"
+                f"{type(self).__name__}: {name or 'the element'} has the shape {tuple(values.shape)}, and its"
+                f" statistics the shape {mean.shape} along the last axes; compute them of the same selection"
             )
         made = _result(values.dtype)
         # float32 has 24 bits.

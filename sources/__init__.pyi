@@ -31,7 +31,8 @@ from windrow.sources.remote.options import RemoteOptions as RemoteOptions
 from windrow.sources.remote.options import is_remote_source as is_remote_source
 from windrow.sources.tfds.source import TFDSDataSource as TFDSDataSource
 from windrow.sources.tfds.splits import even_splits as even_splits
-from windrow.sources.windows.fields import Field as Field
+from windrow.sources.windows.declared import Field as Field
+from windrow.sources.windows.declared import Window as Window
 from windrow.sources.windows.source import WindowDataSource as WindowDataSource
 from windrow.sources.zarr.ragged import RaggedDataSource as RaggedDataSource
 from windrow.sources.zarr.source import ZarrDataSource as ZarrDataSource

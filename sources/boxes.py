@@ -332,7 +332,7 @@ class BoxPart(Part):
 
     @property
     def _modes(self) -> tuple[Mode | None, ...]:
-        return () if self.padding is None else self.padding.modes(len(self.shape))
+        return () if self.padding is None else self.padding.modes
 
     def _pieces(
         self, axis: int, first: IntArray, sizes: IntArray, targets: IntArray

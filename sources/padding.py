@@ -22,17 +22,12 @@ class Padding:
     """The values of cells outside of those that may be read, as by `np.pad`.
 
     Args:
-        mode: As for `np.pad`: one mode for all axes, or one for each; None along axes where no box
-            reaches out.
+        modes: The mode of `np.pad` along each axis; None where no box reaches out.
         value: Value of the cells outside for the mode 'constant'.
     """
 
-    mode: Mode | tuple[Mode | None, ...]
+    modes: tuple[Mode | None, ...]
     value: Any = 0
-
-    def modes(self, rank: int) -> tuple[Mode | None, ...]:
-        """The mode along each axis of an array."""
-        return self.mode if isinstance(self.mode, tuple) else (self.mode,) * rank
 
 
 def inside(

@@ -27,6 +27,7 @@ from windrow.sources import (
     RangeDataSource,
     RemoteOptions,
     TFDSDataSource,
+    Window,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -244,7 +245,7 @@ FIRST = {
     ),
     "windows of tokens, shuffled": Case(
         lambda f: (
-            MapDataset.source(WindowDataSource(f / "tokens", {"t": 128}, {"t": 100}))
+            MapDataset.source(WindowDataSource(f / "tokens", {"t": Window(128, 100)}))
             .shuffle(seed=1)
             .batch(8)
         )
@@ -260,8 +261,7 @@ FIRST = {
             MapDataset.source(
                 WindowDataSource(
                     f / "field",
-                    {"y": 12, "x": 12},
-                    {"y": 6, "x": 6},
+                    {"y": Window(12, 6), "x": Window(12, 6)},
                     fields={"x": Field(offsets={"t": [-1, 0]}), "y": Field(offsets={"t": 1})},
                 )
             )
@@ -409,7 +409,7 @@ SOURCES = {
         lambda f: (
             MapDataset.source(
                 WindowDataSource(
-                    f / "delta", {"t": 30, "x": 12}, {"t": 20, "x": 10}, dims=("t", "x")
+                    f / "delta", {"t": Window(30, 20), "x": Window(12, 10)}, dims=("t", "x")
                 )
             )
             .block_shuffle(seed=1)
@@ -418,7 +418,7 @@ SOURCES = {
     ),
     "windows that TensorStore reads, by blocks": Case(
         lambda f: (
-            MapDataset.source(WindowDataSource(f / "tokens", {"t": 128}, {"t": 100}, direct=False))
+            MapDataset.source(WindowDataSource(f / "tokens", {"t": Window(128, 100)}, direct=False))
             .block_shuffle(seed=1)
             .batch(8)
         ),

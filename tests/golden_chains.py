@@ -261,12 +261,23 @@ def _zarr(folder: Path, store: Any, **more: Any) -> Any:
 def _windows(folder: Path, store: Any, **more: Any) -> Any:
     for name, field in (more.get("fields") or {}).items():
         more["fields"] = {**more["fields"], name: sources.Field(**field)}
-    for name in ("sizes", "strides", "start", "stop", "anchors"):
-        if more.get(name):
-            # JSON has no numbers as keys.
-            more[name] = {int(k) if k.isdigit() else k: v for k, v in more[name].items()}
+    by_dim: dict[Any, dict[str, Any]] = {}
+    for name, own in (("sizes", "size"), ("strides", "stride"), ("anchors", "anchors")):
+        for dim, value in (more.pop(name, None) or {}).items():
+            by_dim.setdefault(dim, {})[own] = value
+    start, stop = (more.pop(name, None) or {} for name in ("start", "stop"))
+    for dim in {**start, **stop}:
+        by_dim.setdefault(dim, {})["cells"] = slice(start.get(dim), stop.get(dim))
+    method = more.pop("method", None)
+    for dim, value in (more.pop("select", None) or {}).items():
+        by_dim.setdefault(dim, {}).update(select=value, method=method)
+    pad = more.pop("pad", None)
+    for dim in by_dim if isinstance(pad, str) else pad or {}:
+        by_dim[dim]["pad"] = pad if isinstance(pad, str) else pad[dim]
+    # JSON has no numbers as keys.
+    windows = {int(k) if k.isdigit() else k: sources.Window(**v) for k, v in by_dim.items()}
     more = {key: tuple(v) if key == "dims" else v for key, v in more.items()}
-    return sources.WindowDataSource(_placed(folder, store), **more)
+    return sources.WindowDataSource(_placed(folder, store), windows, **more)
 
 
 def _array_record(folder: Path, store: Any, **more: Any) -> Any:

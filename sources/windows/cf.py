@@ -10,28 +10,27 @@ import base64
 import binascii
 import dataclasses
 import math
-import numbers
 import re
 import struct
+import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core.optional_imports import optional
+from windrow.core.text import shortened
 from windrow.errors import SourceError, missing_extra
 from windrow.sources.base import AnyArray
 
-_SHOWN_CHARACTERS: Final = 80
 _NAMED: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _PACKING: Final = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _MIXED: Final = ("standard", "gregorian")  # Julian before the reform
 _STANDARD: Final = (*_MIXED, "proleptic_gregorian")
-_WEEKS: Final = re.compile("^weeks?(?= since |$)", re.IGNORECASE)
+_WEEKS: Final = re.compile("^weeks?(?= since |$)", re.IGNORECASE)  # xarray has none
 _REFORM: Final = np.datetime64("1582-10-15")
-_LONGEST_FLOAT: Final = np.dtype(np.float64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +116,7 @@ def decoding_of(
     dtype = native if only_nan else _dtype_by_xarray(stored, packing)
     if dtype == native and not valued and scale is None and offset is None:
         return None
-    missing = _matching(valued, seen, flipped=seen != native)
+    missing = _matching(valued, seen, native)
     return Decoding(dtype, None if seen == native else seen, missing, scale, offset)
 
 
@@ -162,19 +161,18 @@ def times_of(
     whole = values.dtype.kind in "iu"
     present = np.asarray(values != np.iinfo(np.int64).min if whole else values == values)
     given: dict[str, Any] = {"dtype": attributes["dtype"]} if duration else {"calendar": calendar}
-    given["units"] = _WEEKS.sub("days", units)  # xarray has no weeks
+    given["units"] = _WEEKS.sub("days", units)
     days = 1 if given["units"] == units else 7
     if decoding is not None:
         values = values if decoding.seen_as is None else values.astype(decoding.seen_as)
         present &= ~decoding.absent(values)
-        if decoding.scale is not None:
-            given["scale_factor"] = decoding.scale
-        if decoding.offset is not None:
-            given["add_offset"] = decoding.offset * days
-    numbers = values[present]
+        packing = {"scale_factor": decoding.scale, "add_offset": decoding.offset}
+        given |= {key: value for key, value in packing.items() if value is not None}
+    counts = values[present]  # cftime would make dates of NaN
     if days > 1:
-        numbers = numbers.astype(np.int64 if whole else np.float64) * days
-    decoded = _decoded_times(numbers, given, name)  # cftime would make dates of NaN
+        counts = counts.astype(np.int64 if whole else np.float64) * days
+        given |= {"add_offset": given["add_offset"] * days} if "add_offset" in given else {}
+    decoded = _decoded_times(counts, given, name)
     if decoded is None:
         return None
     found = np.full(values.shape, "NaT", decoded.dtype)
@@ -248,7 +246,7 @@ def described(
 
 
 def shown_fill(value: Any, dtype: npt.DTypeLike) -> Any:
-    """The number of an attribute `_FillValue`, which xarray may write as base64; else `value`."""
+    """Return the number of an attribute `_FillValue`, which xarray may write as base64; else `value`."""
     try:
         stored = np.dtype(dtype)
         fills = _fills("_FillValue", value, stored) if _is_number(stored) else []
@@ -263,33 +261,23 @@ def _is_number(dtype: np.dtype[Any]) -> bool:
 
 
 def _wrong(name: str, value: object, allowed: str) -> SourceError:
-    shown = repr(value)
-    if len(shown) > _SHOWN_CHARACTERS:
-        shown = shown[: _SHOWN_CHARACTERS - 1] + "…"
     return SourceError(
-        f"the attribute {name} is {shown}; it must be {allowed}. Correct the attribute, or leave"
-        " the values as they are stored"
+        f"the attribute {name} is {shortened(repr(value))}; it must be {allowed}. Correct the attribute,"
+        " or leave the values as they are stored"
     )
 
 
 def _factor(attributes: Mapping[str, Any], name: str) -> Any:
-    value = attributes.get(name)
+    value = number = attributes.get(name)
     if value is None:
         return None
-    number = value
-    if isinstance(number, list | tuple | np.ndarray) and np.size(number) == 1:
-        number = np.asarray(number).item()
-    if isinstance(number, bool) or not isinstance(number, numbers.Real):
+    if isinstance(value, list | tuple | np.ndarray) and np.size(value) == 1:
+        number = np.asarray(value).item()
+    if isinstance(number, bool) or not isinstance(number, int | float | np.integer | np.floating):
         raise _wrong(name, value, "one number")
-    try:
-        finite = math.isfinite(number)
-    except OverflowError:
-        finite = False
-    if not finite:
+    if not -sys.float_info.max <= number <= sys.float_info.max:
         raise _wrong(name, value, "finite")
-    if isinstance(number, int) and not -(2**63) <= number < 2**63:
-        return float(number)
-    return number
+    return float(number) if isinstance(number, int) and abs(number) >= 2**63 else number
 
 
 def _fills(name: str, value: Any, stored: np.dtype[Any]) -> list[Any]:
@@ -297,59 +285,47 @@ def _fills(name: str, value: Any, stored: np.dtype[Any]) -> list[Any]:
     if value is None:
         return []
     if stored.kind == "c":
-        return [_complex(name, value)]
+        pair = value if isinstance(value, list | tuple) and len(value) == 2 else [value, 0.0]
+        if isinstance(value, complex | np.complexfloating):
+            pair = [value.real, value.imag]
+        return [complex(*(_fill(name, value, one, is_whole=False) for one in pair))]
     several = np.ravel(value).tolist() if isinstance(value, np.ndarray) else value
     if not isinstance(several, list | tuple):
         several = [several]
-    return [_fill(name, value, one, stored) for one in several]
+    return [_fill(name, value, one, is_whole=stored.kind in "iu") for one in several]
 
 
-def _fill(name: str, value: Any, one: Any, stored: np.dtype[Any]) -> Any:
-    if isinstance(one, str) and (stored.kind not in "iu" or one in _NAMED):
-        if one in _NAMED:
-            return _NAMED[one]
-        number = _from_base64(one)
-        if number is not None:
-            return number
-    if isinstance(one, np.generic):
-        one = one.item()
-    if isinstance(one, bool) or not isinstance(one, int | float):
-        raise _wrong(name, value, f"a number that an array of {stored} can hold")
-    return one
-
-
-def _complex(name: str, value: Any) -> complex:
-    pair = value if isinstance(value, list | tuple) and len(value) == 2 else (value, 0.0)
-    if isinstance(value, complex | np.complexfloating):
-        pair = value.real, value.imag
-    parts = [_fill(name, value, one, _LONGEST_FLOAT) for one in pair]
-    return complex(*parts)
+def _fill(name: str, value: Any, one: Any, *, is_whole: bool) -> Any:
+    number = one.item() if isinstance(one, np.generic) else one
+    if isinstance(one, str):
+        number = _NAMED.get(one)
+        if number is None and not is_whole:
+            number = _from_base64(one)
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise _wrong(name, value, "a number that the array can hold")
+    return number
 
 
 def _from_base64(text: str) -> float | None:
     """The number that xarray writes as the base64 of a little-endian float64."""
     try:
-        raw = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
+        found: float = struct.unpack("<d", base64.b64decode(text, validate=True))[0]
+    except (binascii.Error, ValueError, struct.error):
         return None
-    return float(struct.unpack("<d", raw)[0]) if len(raw) == 8 else None
+    return found
 
 
-def _matching(values: list[Any], seen: np.dtype[Any], *, flipped: bool) -> tuple[Any, ...]:
-    """The values that the dtype `seen` can hold, converted to it, each once."""
+def _matching(values: Sequence[Any], seen: np.dtype[Any], stored: np.dtype[Any]) -> tuple[Any, ...]:
+    """The values that the dtype `seen` can hold, converted to it, each once.
+
+    Integers whose sign `_Unsigned` changes may be given as they are stored.
+    """
     found: dict[Any, Any] = {}
     for value in values:
-        if seen.kind not in "iu":
-            with np.errstate(over="ignore"):
-                cast = np.asarray(value).astype(seen)[()]
-            found[cast.item()] = cast
+        if seen.kind in "iu" and not -(2**63) <= value < 2**64:
             continue
-        if isinstance(value, float) and not value.is_integer():
-            continue
-        number, bounds = int(value), np.iinfo(seen)
-        if flipped and not bounds.min <= number <= bounds.max:
-            # The attribute has the stored number, of the other sign.
-            number += 2 ** (8 * seen.itemsize) * (1 if seen.kind == "u" else -1)
-        if bounds.min <= number <= bounds.max:
-            found[number] = seen.type(number)
+        with np.errstate(all="ignore"):
+            held = np.asarray(value).astype(seen)
+        if seen.kind not in "iu" or value in (held.item(), held.astype(stored).item()):
+            found[held.item()] = held[()]
     return tuple(found.values())

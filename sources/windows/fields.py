@@ -1,4 +1,4 @@
-"""Declares the fields of windows: the cells of an array that each record has, along every axis.
+"""The fields of windows: the cells of an array that each record has, along every axis.
 
 Invariant: along an axis a field takes runs of cells. They are counted from the window's origin where
 windows move along the axis, and from the array's first cell elsewhere. Together the runs fill the
@@ -11,148 +11,20 @@ import dataclasses
 import hashlib
 import itertools
 import math
-import operator
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
-from windrow.errors import ArgumentError, SourceError
+from windrow.errors import SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.boxes import BoxField, Cut
 from windrow.sources.cells import Box, Cells
-from windrow.sources.windows.durations import duration
-from windrow.sources.windows.origins import Dim, Run
-
-Offset: TypeAlias = int | np.timedelta64  # cells, or a duration
+from windrow.sources.windows.declared import Dim
+from windrow.sources.windows.origins import Run
 
 _WHAT: Final = "WindowDataSource"
 _MOST_CUTS: Final = 4_096
-# Sums of a few such numbers of cells still fit int64.
-_MOST_CELLS: Final = 2**60
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
-    """One array of a record: its array in the store, and its cells of that array.
-
-    Args:
-        array: Name of the array; None if the store has only one.
-        offsets: By dimension, cells from the window's origin: an integer or a list of them. An
-            integer takes one cell and drops the axis, unless `sizes` names the dimension; a list
-            keeps the axis, with the cells (or windows) of all offsets one after the other. Along a
-            dimension with times, durations too: `"-12h"`, a `numpy.timedelta64`, a
-            `datetime.timedelta` or a `pandas.Timedelta`.
-        sizes: By dimension, cells of this field's window or its duration, in place of the source's
-            `sizes`.
-        select: Labels that this field takes along dimensions without moving windows, in place of
-            the source's `select`: `{"level": 500}`.
-
-    Example:
-        >>> from windrow.sources import Field
-        >>> inputs = Field("t2m", {"time": [-12, -6, 0]})
-        >>> target = Field("t2m", {"time": "6h"})
-        >>> height = Field("z", {"time": 0}, select={"level": 500})
-    """
-
-    array: str | None = None
-    offsets: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    sizes: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-    select: Mapping[Any, Any] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.array is not None and not isinstance(self.array, str):
-            raise ArgumentError(f"Field: array must be the name of one, got {self.array!r}")
-        sizes = by_dim(self.sizes, "Field: sizes")
-        offsets: dict[Dim, Offset | tuple[Offset, ...]] = {}
-        for dim, given in by_dim(self.offsets, "Field: offsets"):
-            offsets[dim] = _offsets(given, f"Field: offsets[{dim!r}]")
-        checked = {dim: size_of(size, dim, "Field: sizes") for dim, size in sizes}
-        object.__setattr__(self, "sizes", checked)
-        object.__setattr__(self, "offsets", offsets)
-        object.__setattr__(self, "select", dict(by_dim(self.select, "Field: select")))
-
-
-def _offsets(given: Any, what: str) -> Offset | tuple[Offset, ...]:
-    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
-    if not several and not getattr(given, "ndim", 0):  # an index of pandas is not a Sequence
-        return _offset(given, what)
-    found = tuple(_offset(item, what) for item in given)
-    if not found:
-        raise ArgumentError(f"{what} is empty; give at least one offset")
-    timed = [isinstance(item, np.timedelta64) for item in found]
-    if any(timed) and not all(timed):
-        raise ArgumentError(
-            f"{what} has cells and durations, {list(given)}; give one kind, such as '0h' in place of 0"
-        )
-    return found
-
-
-def _offset(given: Any, what: str) -> Offset:
-    found = duration(given, what)
-    return integer(given, what) if found is None else found
-
-
-def integer(value: Any, what: str) -> int:
-    """Returns `value` as an int.
-
-    Raises:
-        ArgumentError: If it is not an integer, or is too large.
-    """
-    try:
-        found = operator.index(value)
-    except TypeError:
-        found = None
-    if found is None or isinstance(value, bool | np.bool_):
-        raise ArgumentError(f"{what} must be an integer, got {value!r}")
-    if not -_MOST_CELLS <= found <= _MOST_CELLS:
-        raise ArgumentError(f"{what} must be within {_MOST_CELLS:,} of 0, got {found:,}")
-    return found
-
-
-def by_dim(given: Any, what: str) -> list[tuple[Dim, Any]]:
-    """The items of a mapping by dimension; an empty list for None.
-
-    Raises:
-        ArgumentError: If it is not a mapping by names or positions.
-    """
-    if given is None:
-        return []
-    if not isinstance(given, Mapping):
-        raise ArgumentError(
-            f"{what} must be a dict by dimension, such as {{'time': 3}} or {{0: 3}}, got {given!r}"
-        )
-    return [(_dim(dim, what), value) for dim, value in given.items()]
-
-
-def _dim(given: Any, what: str) -> Dim:
-    if isinstance(given, str):
-        return given
-    try:
-        if not isinstance(given, bool | np.bool_):
-            return operator.index(given)
-    except TypeError:
-        pass
-    raise ArgumentError(f"{what} has the dimension {given!r}; give a name or the number of an axis")
-
-
-def size_of(value: Any, dim: Dim, what: str) -> int | np.timedelta64:
-    """A size or stride along `dim`: cells, or a duration.
-
-    Raises:
-        ArgumentError: If it is neither an integer nor a duration.
-        SourceError: If it is below 1 cell, or not above 0.
-    """
-    named = f"{what}[{dim!r}]"
-    found = duration(value, named)
-    if found is not None:
-        if found <= np.timedelta64(0):
-            raise SourceError(f"{named} must be above 0, got {value!r}")
-        return found
-    cells = integer(value, named)
-    if cells < 1:
-        raise SourceError(f"{named} must be at least 1, got {cells}")
-    return cells
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -347,12 +219,3 @@ def runs_along(taken: Sequence[TakenField], dim: Dim) -> list[Run]:
     """The runs of fields along a dimension that follow the origins of windows, each once."""
     along = [axis for field in taken for axis in field.along if axis.dim == dim]
     return sorted({run for axis in along if axis.matched is None for run in axis.runs})
-
-
-def timed_dims(field: Field) -> list[Dim]:
-    """The dimensions along which a field has offsets in time."""
-    return [
-        dim
-        for dim, given in field.offsets.items()
-        if isinstance(given[0] if isinstance(given, tuple) else given, np.timedelta64)
-    ]

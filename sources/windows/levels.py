@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
-from windrow.sources.windows.fields import Field
+from windrow.sources.windows.declared import Field
 from windrow.sources.zarr.find import choose
 from windrow.sources.zarr.levels import LevelCells, Pyramid, checked_resolution, pyramids_of
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of

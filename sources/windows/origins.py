@@ -20,8 +20,8 @@ from windrow.errors import PlanError, RecordIndexError, SourceError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import Blocks
 from windrow.sources.mapped import MappedArray, mapped
+from windrow.sources.windows.declared import Dim
 
-Dim: TypeAlias = str | int
 Run: TypeAlias = tuple[int, int]  # cells [first, stop), counted from an origin
 
 _WHAT: Final = "WindowDataSource"
@@ -64,10 +64,6 @@ class Origins(Protocol):
 
     def at(self, indices: IntArray) -> IntArray:
         """The origins of records, int64 `(n, dims)`."""
-        ...
-
-    def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        """The origins of records along one dimension, int64 `(n,)`."""
         ...
 
     def reach(self, dim: Dim) -> tuple[int, int]:
@@ -169,41 +165,31 @@ def regular_axis(
         SourceError: If no window fits.
     """
     low, high = min(run[0] for run in runs), max(run[1] for run in runs)
-    size, length = high - low, len(cells)
+    size, length, along = high - low, len(cells), named(dim)
     if pad and shifted:
         return OriginAxis(dim, cells.start, stride, -(-length // stride))
     if pad:
-        more = max(0, -(-(length - size) // stride)) + 1
-        count = min(more, -(-length // stride))
-        over = (count - 1) * stride + size - length
-        left = f"the last one padded by {over:,} along {named(dim)}" if over > 0 else ""
+        count = min(max(0, -(-(length - size) // stride)) + 1, -(-length // stride))
     else:
         count = (length - size) // stride + 1 if length >= size else 0
-        over = length - ((count - 1) * stride + size)
-        left = left_over(over, dim)
+    over = (count - 1) * stride + size - length
+    if count < 1 and not length:
+        raise SourceError(f"{_WHAT}: there are no cells along {along}, and a window has {size:,}")
     if count < 1:
         offsets = f" (offsets {low} to {high - 1})" if shifted else ""
-        raise SourceError(_too_small(dim, size, length, offsets))
+        raise SourceError(
+            f"{_WHAT}: a window of {size:,} cells{offsets} along {along} does not fit into {length:,};"
+            f" choose at most {length:,}, or pad=..."
+        )
+    left = f"{-over:,} left over at the end of {along}" if over < 0 and not pad else ""
+    if over > 0:
+        left = f"the last one padded by {over:,} along {along}"
     return OriginAxis(dim, cells.start - low, stride, count, left=left)
-
-
-def left_over(cells: int, dim: Dim) -> str:
-    """The cells behind the last window, as text for the user; '' without any."""
-    return f"{cells:,} left over at the end of {named(dim)}" if cells > 0 else ""
 
 
 def named(dim: Dim) -> str:
     """The name of a dimension, for messages."""
     return f"axis {dim}" if isinstance(dim, int) else dim
-
-
-def _too_small(dim: Dim, size: int, length: int, offsets: str = "") -> str:
-    if not length:
-        return f"{_WHAT}: there are no cells along {named(dim)}, and a window has {size:,}"
-    return (
-        f"{_WHAT}: a window of {size:,} cells{offsets} along {named(dim)} does not fit into {length:,};"
-        f" choose at most {length:,}, or pad=..."
-    )
 
 
 def masked(
@@ -230,8 +216,8 @@ def masked(
     origins += whole.start
     if not good.any():
         raise SourceError(
-            f"{_WHAT}: the mask of {axis.dim!r} allows no window: each of the {axis.count:,} that"
-            " fit has a cell for which it is false"
+            f"{_WHAT}: the selection along {axis.dim!r} allows no window: each of the {axis.count:,}"
+            " that fit has a cell outside of it"
         )
     return chosen(axis, origins, good, "masked")
 
@@ -303,11 +289,6 @@ class OriginGrid(Origins):
 
     def reach(self, dim: Dim) -> tuple[int, int]:
         return next(axis.reach for axis in self._axes if axis.dim == dim)
-
-    def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        if len(self._axes) == 1:
-            return self._axes[0].at(indices)
-        return next(axis.at(k) for axis, k in self._unravelled(indices) if axis.dim == dim)
 
     def _unravelled(self, indices: IntArray) -> list[tuple[OriginAxis, IntArray]]:
         places: list[IntArray] = []
@@ -429,9 +410,6 @@ class Centers(Origins):
                 " it a copy"
             )
         return found
-
-    def along(self, dim: Dim, indices: IntArray) -> IntArray:
-        return self.at(indices)[:, self._dims.index(dim)]
 
     def reach(self, dim: Dim) -> tuple[int, int]:
         column = self._cells[:, self._dims.index(dim)]

@@ -135,11 +135,10 @@ def _row_part(array: OpenArray, fields: Sequence[TakenField], plan: WindowPlan) 
     may = plan.ranges[first.dim]
     if low + begin < may.start or high + stop > may.stop:
         return None  # some are padded
-    along = plan.origins.along
+    column = plan.origins.dims.index(first.dim)
 
     def starts(indices: IntArray) -> IntArray:
-        origins = along(first.dim, indices)
-        return origins + begin if begin else origins
+        return plan.origins.at(indices)[:, column] + begin
 
     return array.part.in_windows(None if first.dropped else stop - begin, starts)
 

@@ -7,7 +7,7 @@ arrays with a dimension that windows move along agree in its length.
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -15,25 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.errors import ArgumentError, SourceError
+from windrow.sources.base import IntArray
 from windrow.sources.padding import Mode
-from windrow.sources.windows.arguments import axis_names, fields_of
-from windrow.sources.windows.coordinates import Coordinates
-from windrow.sources.windows.durations import duration
+from windrow.sources.windows.arguments import Dims, NamedField, axis_names, fields_of
+from windrow.sources.windows.coordinates import Coordinates, check_labels, coordinate_along
+from windrow.sources.windows.declared import Dim, Field, Window
 from windrow.sources.windows.fields import (
     Along,
-    Field,
     Matched,
     TakenField,
-    by_dim,
-    integer,
     runs_along,
     runs_of_cells,
-    size_of,
-    timed_dims,
 )
 from windrow.sources.windows.origins import (
     Centers,
-    Dim,
     OriginAxis,
     OriginGrid,
     Origins,
@@ -42,33 +37,13 @@ from windrow.sources.windows.origins import (
     masked,
     regular_axis,
 )
-from windrow.sources.windows.selection import Picked, picked
-from windrow.sources.windows.stores import check_labels, coordinate_along
+from windrow.sources.windows.selection import Coordinate, Picked, picked, readable
 from windrow.sources.windows.times import Offsets, Times, times_along, with_times
 from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"
-_PADS: Final = ("constant", "edge", "reflect", "symmetric", "wrap")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class WindowRequest:
-    """The arguments of a user about windows, as `WindowDataSource` takes them."""
-
-    sizes: Any = None
-    strides: Any = None
-    start: Any = None
-    stop: Any = None
-    pad: Any = None
-    fields: Any = None
-    anchors: Any = None
-    centers: Any = None
-    dims: Any = None
-    select: Any = None
-    method: str | None = None
-    tolerance: Any = None
-    labelled: bool = False  # whether records have coordinates
+_WHOLE: Final = Window()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -92,6 +67,11 @@ class WindowPlan:
     pads: Mapping[Dim, Mode]
 
     @property
+    def used(self) -> list[int]:
+        """The numbers of the arrays of fields."""
+        return sorted({field.number for field in self.taken})
+
+    @property
     def pad_label(self) -> str:
         """The padding as a string for states and for the user; '' without padding."""
         modes = list(self.pads.values())
@@ -105,177 +85,144 @@ class WindowPlan:
         return min(first for first, _ in all_of), max(stop for _, stop in all_of)
 
 
-def planned(opened: Sequence[OpenArray], request: WindowRequest, known: Coordinates) -> WindowPlan:
-    """Makes the plan for `request` over open arrays; `known` reads the coordinates.
+def planned(
+    opened: Sequence[OpenArray],
+    known: Coordinates,
+    *,
+    windows: Any,
+    fields: Any,
+    centers: Any,
+    dims: Any,
+    labelled: bool,
+) -> WindowPlan:
+    """Make the plan of windows over open arrays.
+
+    Args:
+        opened: The arrays.
+        known: Reads the coordinates.
+        windows: As for `WindowDataSource`, as are the others.
+        fields: The fields of a record.
+        centers: Places of windows.
+        dims: Names of axes.
+        labelled: Whether records have coordinates.
 
     Raises:
         ArgumentError: If an argument is of a wrong kind, or names an unknown dimension or array.
         SourceError: If windows do not fit, arrays do not agree, or a label does not exist.
         RecordIndexError: If a center is not a cell of the arrays.
     """
-    return _Planner(opened, request, known).plan()
+    names = axis_names(opened, dims)
+    named = fields_of(fields, opened)
+    by_user = Dims([names[number] for number in sorted({item.number for item in named})])
+    resolved = [dataclasses.replace(item, field=by_user.resolved(item.field)) for item in named]
+    return _Planner(opened, known, names, resolved, by_user.windows(windows), labelled).plan(
+        centers
+    )
 
 
 class _Planner:
-    """Makes a plan from a request, step by step."""
+    """Makes a plan, step by step."""
 
     def __init__(
-        self, opened: Sequence[OpenArray], request: WindowRequest, known: Coordinates
+        self,
+        opened: Sequence[OpenArray],
+        known: Coordinates,
+        names: Sequence[tuple[Dim, ...]],
+        fields: Sequence[NamedField],
+        windows: Mapping[Dim, Window],
+        labelled: bool,
     ) -> None:
-        if request.method not in (None, "nearest"):
-            raise ArgumentError(
-                f"{_WHAT}: method must be None or 'nearest', got {request.method!r}"
-            )
-        self._opened, self._request, self._known = opened, request, known
-        self._names = axis_names(opened, request.dims)
-        self._fields = fields_of(request.fields, opened)
-        self._used = sorted({number for _, _, number in self._fields})
-        self._sizes = {
-            dim: size_of(size, dim, f"{_WHAT}: sizes")
-            for dim, size in self._by_dim(request.sizes, "sizes")
-        }
-        self._strides = {
-            dim: size_of(stride, dim, f"{_WHAT}: strides")
-            for dim, stride in self._by_dim(request.strides, "strides")
-        }
-        self._anchors = dict(self._by_dim(request.anchors, "anchors"))
-        self._fields = [
-            (name, self._resolved(field), number) for name, field, number in self._fields
-        ]
-        timed = any(timed_dims(field) for _, field, _ in self._fields)
-        self._tolerance = _checked_tolerance(request.tolerance, timed=timed)
+        self._opened, self._known, self._names = opened, known, names
+        self._fields, self._windows = fields, windows
+        self._used = sorted({item.number for item in fields})
         self._times: dict[Dim, Times] = {}
         self._matched: dict[Dim, dict[Offsets, Matched]] = {}
-        self._centered: tuple[Dim, ...] = ()
-        if request.centers is not None:
-            self._centered = tuple(self._sizes)
         self._moving = self._moving_dims()
-        self._pads = self._padded()
+        self._check_windows()
+        self._pads: dict[Dim, Any] = {
+            dim: window.pad for dim, window in windows.items() if window.pad is not None
+        }
         self._lengths = self._agreed_lengths()
+        self._read_ahead(labelled)
+        check_labels(opened, names, self._used, known)
         self._picked: dict[Dim, Picked] = {}
-        self._read_ahead()
-        check_labels(opened, self._names, self._used, known)
+        self._masks: dict[Dim, npt.NDArray[np.bool_]] = {}  # where not all of a range is selected
         self._ranges = self._allowed()
 
-    def plan(self) -> WindowPlan:
+    def plan(self, centers: Any) -> WindowPlan:
+        """Make the plan; `centers` as for `WindowDataSource`."""
+        # Columns of centers are in the order of the dimensions with a size.
+        sized = [dim for dim, window in self._windows.items() if window.size is not None]
+        middle = [] if centers is None else sized
         taken = tuple(
-            TakenField(name, number, tuple(self._along(field, dim) for dim in self._names[number]))
-            for name, field, number in self._fields
+            TakenField(
+                item.name,
+                item.number,
+                tuple(self._along(item.field, dim, middle) for dim in self._names[item.number]),
+            )
+            for item in self._fields
         )
-        origins = self._centers(taken) if self._centered else self._grid(taken)
-        return WindowPlan(
-            origins, taken, self._lengths, self._ranges, tuple(self._names), self._pads
-        )
+        origins: Origins
+        if centers is None:
+            origins = OriginGrid([self._axis(dim, runs_along(taken, dim)) for dim in self._moving])
+        else:
+            origins = self._centers(centers, sized, taken)
+        arrays = tuple(self._names)
+        return WindowPlan(origins, taken, self._lengths, self._ranges, arrays, self._pads)
 
-    def _read_ahead(self) -> None:
+    def _read_ahead(self, labelled: bool) -> None:
         """Reads the needed coordinates of remote arrays in parallel."""
-        dims = {dim for dim, _ in self._by_dim(self._request.select, "select")}
-        dims.update(dim for _, field, _ in self._fields for dim in field.select)
-        dims.update(dim for _, field, _ in self._fields for dim in timed_dims(field))
+        dims = {dim for dim, window in self._windows.items() if window.select is not None}
+        for item in self._fields:
+            dims.update(item.field.select, item.field.timed_dims)
         wanted: dict[str, Found] = {}
         others: list[Found] = []
         for number in self._used:
             array = self._opened[number]
             if not array.is_remote_source:
                 continue
-            if self._request.labelled:
+            if labelled:
                 others.append(array.found)
             for dim in self._names[number]:
-                if isinstance(dim, str) and (dim in dims or self._request.labelled):
+                if isinstance(dim, str) and (dim in dims or labelled):
                     # Other arrays mostly have the same coordinate.
                     wanted.setdefault(dim, array.found)
         self._known.read_ahead([(found, dim) for dim, found in wanted.items()], others)
 
     # --- dimensions ------------------------------------------------------------------------------
 
-    def _dim(self, key: Dim) -> Dim:
-        """The dimension with a name, or with the number of an axis."""
-        names = [self._names[number] for number in self._used]
-        if isinstance(key, int):
-            found = {dims[key] for dims in names if -len(dims) <= key < len(dims)}
-            if len(found) == 1:
-                return found.pop()
-            if found:
-                raise ArgumentError(
-                    f"{_WHAT}: axis {key} is {' and '.join(map(repr, sorted(found, key=str)))} of"
-                    " different arrays; give a name, or names for all axes with dims="
-                )
-        elif any(key in dims for dims in names):
-            return key
-        known = list(dict.fromkeys(dim for dims in names for dim in dims))
-        named = [dim for dim in known if isinstance(dim, str)]
-        close = difflib.get_close_matches(str(key), named, 1)
-        close = close or [dim for dim in named if dim.startswith(str(key))]
-        if not any(isinstance(dim, str) for dim in known):
-            more = "; the axes of the arrays have no names: give them with dims=, or count from 0"
-        else:
-            more = f"; did you mean {close[0]!r}?" if close else ""
-        raise ArgumentError(f"{_WHAT}: no array has the dimension {key!r}, they have {known}{more}")
-
-    def _by_dim(self, given: Any, name: str) -> list[tuple[Dim, Any]]:
-        """The items of an argument by dimension, each dimension once."""
-        found: dict[Dim, Any] = {}
-        for key, value in by_dim(given, f"{_WHAT}: {name}"):
-            dim = self._dim(key)
-            if dim in found:
-                raise ArgumentError(
-                    f"{_WHAT}: {name} names {dim!r} twice, the second time as {key!r}; give it once"
-                )
-            found[dim] = value
-        return list(found.items())
-
-    def _resolved(self, field: Field) -> Field:
-        return dataclasses.replace(
-            field,
-            offsets=dict(self._by_dim(field.offsets, "offsets of a Field")),
-            sizes=dict(self._by_dim(field.sizes, "sizes of a Field")),
-            select=dict(self._by_dim(field.select, "select of a Field")),
-        )
-
     def _moving_dims(self) -> tuple[Dim, ...]:
         """The dimensions that windows move along, in the order of the largest array's axes."""
-        wanted: set[Dim] = {*self._sizes, *self._anchors}
-        for _, field, _ in self._fields:
-            wanted.update(field.offsets, field.sizes)
+        wanted = {
+            dim
+            for dim, window in self._windows.items()
+            if window.size is not None or window.anchors is not None
+        }
+        for item in self._fields:
+            wanted.update(item.field.offsets, item.field.sizes)
         order = sorted(self._used, key=lambda number: -len(self._names[number]))
         found = [dim for number in order for dim in self._names[number] if dim in wanted]
-        moving = tuple(dict.fromkeys(found))
-        if self._request.centers is None:
-            still = [dim for dim in self._strides if dim not in moving]
-            if still:
-                raise ArgumentError(
-                    f"{_WHAT}: strides names {still[0]!r}, and windows do not move along it; give"
-                    f" its size too, as sizes={{{still[0]!r}: ...}}"
-                )
-        if not moving:
+        if not found:
             raise ArgumentError(
-                f"{_WHAT}: the size of windows is not given; give sizes={{{self._example()!r}:"
-                " ...}, offsets in fields, or anchors"
+                f"{_WHAT}: the size of windows is not given; give windows="
+                f"{{{self._names[self._used[0]][0]!r}: ...}}, offsets in fields, or anchors"
             )
-        return moving
+        return tuple(dict.fromkeys(found))
 
-    def _padded(self) -> dict[Dim, Mode]:
-        """The padding along each dimension with padding."""
-        given: Any = self._request.pad
-        if given is None:
-            return {}
-        by_name = isinstance(given, Mapping)
-        found = self._by_dim(given, "pad") if by_name else [(dim, given) for dim in self._moving]
-        for dim, mode in found:
-            if mode not in _PADS:
+    def _check_windows(self) -> None:
+        timed = {dim for item in self._fields for dim in item.field.timed_dims}
+        for dim, window in self._windows.items():
+            for name in ("stride", "pad"):
+                if getattr(window, name) is not None and dim not in self._moving:
+                    raise ArgumentError(
+                        f"{_WHAT}: {name} is given along {dim!r}, and windows do not move along it;"
+                        " leave it out, or give its size"
+                    )
+            if window.tolerance is not None and dim not in timed:
                 raise ArgumentError(
-                    f"{_WHAT}: pad must be one of {_PADS} or None, or a dict of them by dimension, got"
-                    f" {given!r}"
+                    f"{_WHAT}: tolerance is for offsets in time, and no field has one along {dim!r};"
+                    f" leave it out, or give durations, such as Field(offsets={{{dim!r}: '-6h'}})"
                 )
-            if dim not in self._moving:
-                raise ArgumentError(
-                    f"{_WHAT}: pad names {dim!r}, and windows do not move along it, so that none"
-                    " reaches out there; leave it out, or give its size"
-                )
-        return dict(found)
-
-    def _example(self) -> Dim:
-        return self._names[self._used[0]][0]
 
     def _agreed_lengths(self) -> dict[Dim, int]:
         found: dict[Dim, tuple[int, str]] = {}
@@ -297,53 +244,33 @@ class _Planner:
 
     def _allowed(self) -> dict[Dim, range]:
         ranges = {dim: range(length) for dim, length in self._lengths.items()}
-        bounds: dict[Dim, list[Any]] = {}
-        for at, (given, name) in enumerate(
-            ((self._request.start, "start"), (self._request.stop, "stop"))
-        ):
-            for dim, value in self._by_dim(given, name):
-                bounds.setdefault(dim, [None, None])[at] = self._bound(dim, value, name)
-        for dim, (first, stop) in bounds.items():
-            ranges[dim] = ranges[dim][first:stop]
-            if not ranges[dim] and self._lengths[dim] and dim not in self._moving:
-                raise SourceError(
-                    f"{_WHAT}: start and stop leave none of the {self._lengths[dim]:,} cells along"
-                    f" {dim!r}, from {ranges[dim].start} to {ranges[dim].stop}; choose start < stop"
-                )
-        for dim, label in self._by_dim(self._request.select, "select"):
-            if dim in bounds:
-                raise ArgumentError(
-                    f"{_WHAT}: select and start or stop both name {dim!r}; give one of them"
-                )
-            found = self._selected(dim, label)
+        for dim, window in self._windows.items():
+            if window.select is None and window.cells is None:
+                continue
+            if dim in self._moving:
+                ranges[dim], mask = readable(dim, window, *self._labelled(dim, window))
+                if mask is not None:
+                    self._masks[dim] = mask
+                continue
+            found = picked(dim, window, *self._labelled(dim, window))
             if isinstance(found, range):
                 ranges[dim] = found
             else:
                 self._picked[dim] = found
         return ranges
 
-    def _bound(self, dim: Dim, value: Any, name: str) -> int:
-        cell, length = integer(value, f"{_WHAT}: {name}[{dim!r}]"), self._lengths[dim]
-        if not -length <= cell <= length:
-            raise SourceError(
-                f"{_WHAT}: {name}[{dim!r}] is {cell}, and there are {length:,} cells; choose"
-                f" -{length} <= {name} <= {length}"
-            )
-        return cell
+    def _labelled(self, dim: Dim, window: Window) -> tuple[Coordinate | None, int]:
+        """The labels among which a window selects, and the cells of the dimension."""
+        return None if window.cells is not None else self._labels(dim), self._lengths[dim]
 
-    def _selected(self, dim: Dim, label: Any) -> Picked:
-        return picked(
-            dim,
-            label,
-            coordinate_along(dim, self._opened, self._names, self._used, self._known),
-            self._lengths[dim],
-            moves=dim in self._moving,
-            method=self._request.method,
-        )
+    def _labels(self, dim: Dim) -> Coordinate | None:
+        return coordinate_along(dim, self._opened, self._names, self._used, self._known)
 
     # --- fields ----------------------------------------------------------------------------------
 
-    def _along(self, field: Field, dim: Dim) -> Along:
+    def _along(self, field: Field, dim: Dim, middle: Sequence[Dim]) -> Along:
+        """The cells of a field along a dimension; origins of `middle` are the middles of windows."""
+        window = self._windows.get(dim, _WHOLE)
         if dim in field.select:
             if dim in self._moving:
                 raise ArgumentError(
@@ -351,48 +278,42 @@ class _Planner:
                     f" {field.select[dim]!r} there; give it offsets, or leave offsets and sizes along"
                     f" {dim!r} out of all fields"
                 )
-            return _fixed(dim, self._selected(dim, field.select[dim]))
+            own = Window(select=field.select[dim], method=window.method)
+            return _fixed(dim, picked(dim, own, *self._labelled(dim, own)))
         if dim not in self._moving:
             return _fixed(dim, self._picked.get(dim, self._ranges[dim]))
-        size = self._size(field, dim)
+        given = field.sizes.get(dim, window.size)
+        size = None if given is None else self._cells(given, dim, "size")
         offsets = field.offsets.get(dim, 0)
         dropped = size is None and not isinstance(offsets, tuple)
         cells = 1 if size is None else size
-        before = cells // 2 if dim in self._centered else 0
+        before = cells // 2 if dim in middle else 0
         firsts: Any = offsets if isinstance(offsets, tuple) else (offsets,)
-        if isinstance(firsts[0], np.timedelta64):
+        if isinstance(firsts[0], datetime.timedelta):
             firsts = self._cells_at(dim, firsts)
         if isinstance(firsts, Matched):
             if size is not None:
                 raise ArgumentError(
                     f"{_WHAT}: offsets along {dim!r} are matched by time, one cell each, so that"
-                    f" there is no size; leave {dim!r} out of sizes, and list all offsets"
+                    " there is no size; leave it out, and list all offsets"
                 )
             return Along(dim, ((0, len(firsts.cells)),), True, dropped, firsts)
         runs = runs_of_cells([offset - before for offset in firsts], cells)
         return Along(dim, runs, True, dropped)
 
-    def _size(self, field: Field, dim: Dim) -> int | None:
-        """Cells of a field's window; None without a size."""
-        if dim in field.sizes:
-            return self._cells(field.sizes[dim], dim, f"sizes[{dim!r}] of a Field")
-        given = self._sizes.get(dim)
-        return None if given is None else self._cells(given, dim, f"{_WHAT}: sizes[{dim!r}]")
-
-    def _cells(self, given: int | np.timedelta64, dim: Dim, what: str) -> int:
+    def _cells(self, given: Any, dim: Dim, name: str) -> int:
         """A size of windows, or a stride, in cells."""
-        if isinstance(given, np.timedelta64):
-            return self._times_along(dim).size_of(given, what)
-        return given
-
-    # --- times -----------------------------------------------------------------------------------
+        if isinstance(given, datetime.timedelta):
+            return self._times_along(dim).size_of(given, name)
+        return int(given)
 
     def _cells_at(self, dim: Dim, offsets: Offsets) -> tuple[int, ...] | Matched:
         """Offsets in time as cells."""
         known = self._matched.setdefault(dim, {})
         if offsets in known:
             return known[offsets]
-        found = self._times_along(dim).cells_at(offsets, self._ranges[dim], self._tolerance)
+        tolerance = self._windows.get(dim, _WHOLE).tolerance
+        found = self._times_along(dim).cells_at(offsets, self._ranges[dim], tolerance)
         if isinstance(found, Matched):
             known[offsets] = found  # fields with the same offsets have one coordinate
         return found
@@ -400,81 +321,72 @@ class _Planner:
     def _times_along(self, dim: Dim) -> Times:
         """The times of the cells along a dimension."""
         if dim not in self._times:
-            labels = coordinate_along(dim, self._opened, self._names, self._used, self._known)
-            self._times[dim] = times_along(dim, labels)
+            self._times[dim] = times_along(dim, self._labels(dim))
         return self._times[dim]
 
     # --- origins ---------------------------------------------------------------------------------
 
-    def _grid(self, taken: Sequence[TakenField]) -> OriginGrid:
-        return OriginGrid([self._axis(dim, runs_along(taken, dim)) for dim in self._moving])
-
     def _axis(self, dim: Dim, runs: list[Run]) -> OriginAxis:
-        cells, mode = self._ranges[dim], self._pads.get(dim)
+        window, cells, mask = (
+            self._windows.get(dim, _WHOLE),
+            self._ranges[dim],
+            self._masks.get(dim),
+        )
+        padded, wraps = window.pad is not None, window.pad == "wrap"
         reads = runs or [(0, 1)]  # no field has cells at fixed distances
-        given = self._given_anchors(dim)
-        if given is not None and given.dtype.kind != "b":
-            origins = given.astype(np.int64)
-            if given.dtype.kind == "i":
-                origins[origins < 0] += self._lengths[dim]
-            axis = listed_axis(dim, origins, cells, reads, pad=mode is not None)
+        if window.anchors is not None:
+            axis = listed_axis(dim, self._anchors(dim, window), cells, reads, pad=padded)
         else:
-            name = "strides" if dim in self._strides else "sizes"
-            given_stride = self._strides.get(dim, self._sizes.get(dim, 1))
-            stride = self._cells(given_stride, dim, f"{_WHAT}: {name}[{dim!r}]")
+            given = window.size if window.stride is None else window.stride
+            stride = 1 if given is None else self._cells(given, dim, "stride")
             # Where cells wrap around there is no last window that fits.
-            shifted = dim not in self._sizes or mode == "wrap"
-            axis = regular_axis(dim, cells, reads, stride, pad=mode is not None, shifted=shifted)
-            if given is not None:
-                axis = masked(axis, given, runs, circle=cells if mode == "wrap" else None)
+            shifted = window.size is None or wraps
+            axis = regular_axis(dim, cells, reads, stride, pad=padded, shifted=shifted)
+        if mask is not None:
+            axis = masked(axis, mask, runs, circle=cells if wraps else None)
         matched = self._matched.get(dim)
         if not matched:
             return axis
-        if mode is not None:
+        if padded:
             raise ArgumentError(
                 f"{_WHAT}: offsets along {dim!r} are matched by time, so that windows there are not"
                 " padded; leave pad out, or give offsets in cells"
             )
-        allowed = np.zeros(self._lengths[dim], np.bool_)
-        allowed[cells.start : cells.stop] = True
-        if given is not None and given.dtype.kind == "b":
-            allowed &= given
-        return with_times(axis, list(matched.values()), allowed, self._tolerance)
+        inside = np.zeros(self._lengths[dim], np.bool_)
+        inside[cells.start : cells.stop] = True
+        if mask is not None:
+            inside &= mask
+        return with_times(axis, list(matched.values()), inside)
 
-    def _given_anchors(self, dim: Dim) -> npt.NDArray[Any] | None:
-        """The mask of a dimension, or its listed origins."""
-        if dim not in self._anchors:
-            return None
-        given = np.asarray(self._anchors[dim])
-        if given.ndim != 1 or given.dtype.kind not in "biu":
+    def _anchors(self, dim: Dim, window: Window) -> IntArray:
+        """The origins that a user lists along a dimension."""
+        given, what = np.asarray(window.anchors), f"{_WHAT}: anchors along {dim!r}"
+        if given.ndim != 1 or given.dtype.kind not in "iu":
             raise ArgumentError(
-                f"{_WHAT}: anchors[{dim!r}] must be a mask or integers in one dimension, got shape"
-                f" {given.shape} and dtype {given.dtype}"
+                f"{what} must be integers in one dimension, got shape {given.shape} and dtype"
+                f" {given.dtype}; a mask of cells is Window(select=...)"
             )
-        if given.dtype.kind == "b" and len(given) != self._lengths[dim]:
+        if window.stride is not None or dim in self._masks:
             raise ArgumentError(
-                f"{_WHAT}: the mask of {dim!r} has {len(given):,} values, and there are"
-                f" {self._lengths[dim]:,} cells; give one for each"
+                f"{what} list the origins; leave stride out, and select one slice at most"
             )
-        if given.dtype.kind != "b" and dim in self._strides:
-            raise ArgumentError(
-                f"{_WHAT}: anchors lists the origins along {dim!r}, so strides cannot; leave"
-                " strides out, or give a mask"
-            )
-        return given
+        origins = given.astype(np.int64)
+        if given.dtype.kind == "i":
+            origins[origins < 0] += self._lengths[dim]
+        return origins
 
-    def _centers(self, taken: Sequence[TakenField]) -> Centers:
-        given = np.asanyarray(self._request.centers)
-        dims = self._centered
-        for name, there in (("strides", self._strides), ("anchors", self._anchors)):
-            if there:
+    def _centers(self, given: Any, dims: Sequence[Dim], taken: Sequence[TakenField]) -> Centers:
+        given = np.asanyarray(given)
+        for dim, window in self._windows.items():
+            if window.stride is not None or window.anchors is not None or dim in self._masks:
                 raise ArgumentError(
-                    f"{_WHAT}: centers do not go together with {name}; leave {name} out"
+                    f"{_WHAT}: centers list the windows; leave strides and anchors out, and select one"
+                    f" slice at most along {dim!r}"
                 )
         if len(dims) != len(self._moving):
             still = [dim for dim in self._moving if dim not in dims]
             raise ArgumentError(
-                f"{_WHAT}: with centers, sizes must name each dimension that windows move along;"
+                f"{_WHAT}: with centers, each dimension that windows move along has a size;"
                 f" {still[0]!r} has offsets and no size"
             )
         if given.ndim == 1 and (len(dims) == 1 or not given.size):
@@ -496,22 +408,6 @@ class _Planner:
         reach = [(0, 1) if dim in self._pads else run for dim, run in zip(dims, reach, strict=True)]
         centers.check([self._ranges[dim] for dim in dims], reach)
         return centers
-
-
-def _checked_tolerance(given: Any, *, timed: bool) -> np.timedelta64 | None:
-    """How far off times may be; `timed` says whether there are offsets in time."""
-    what = f"{_WHAT}: tolerance"
-    if given is None:
-        return None
-    found = duration(given, what)
-    if found is None or found < np.timedelta64(0):
-        raise ArgumentError(f"{what} must be a duration such as '30min' or '0h', got {given!r}")
-    if not timed:
-        raise ArgumentError(
-            f"{what} is for offsets in time, and no field has one; leave it out, or give"
-            " durations, such as Field(offsets={'time': '-6h'})"
-        )
-    return found
 
 
 def _fixed(dim: Dim, cells: Picked) -> Along:

@@ -1,30 +1,40 @@
-"""Selects cells along a dimension by labels or, without coordinates, by cells.
+"""Selects cells along a dimension by labels, as xarray's `sel`, or by their numbers, as its `isel`.
 
-Labels select as in xarray's `sel`: both ends of a slice are included, and a string such as "2019-03"
-covers all of March.
+xarray finds labels. A string such as "2019-03" covers all of March, and both ends of a slice
+are included. Labels that descend are searched from their end, which xarray cannot do with strings.
 
-Invariant: nothing is read. What `picked` selects is one cell, cells in the given order, or a range of
+Invariant: nothing is read. What is selected is one cell, cells in the given order, or a range of
 neighbours, and is never empty.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime
 import functools
+import operator
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-from windrow.errors import ArgumentError, SourceError
+from windrow.core.optional_imports import optional
+from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.windows.cf import dates_of
-from windrow.sources.windows.fields import integer
-from windrow.sources.windows.labels import date_key, index_of, is_date, key_of, start_of
-from windrow.sources.windows.origins import Dim
+from windrow.sources.windows.declared import Dim, Window, is_list
 
 _WHAT: Final = "WindowDataSource"
 _SHOWN_CHARACTERS: Final = 40
+_CLOCK: Final = r"([T ]\d{2}(:\d{2}(:\d{2}(\.\d{1,9})?)?)?)?"
+# pandas also takes "today", and "3/2/2019" as the second of March.
+_TIME: Final = re.compile(rf"\d{{4}}(-\d{{1,2}}|-\d{{1,2}}-\d{{1,2}}{_CLOCK}|\d{{4}}{_CLOCK})?")
+
+_NEAR: Final = (np.datetime64("1678"), np.datetime64("2262"))  # in nanoseconds
+_DIM: Final = "cell"
 
 Picked: TypeAlias = int | tuple[int, ...] | range  # a single cell drops the axis
 
@@ -64,233 +74,212 @@ class Coordinate:
         return self.values.dtype.kind == "M" or self.counts_times
 
     @functools.cached_property
-    def index(self) -> Any:
-        """The values as an index of pandas."""
-        return index_of(self.values, self.what)
+    def _cells(self) -> Any:
+        """The cells by label, an array of xarray; from the last cell on where labels descend."""
+        xarray = optional("xarray", f"the labels of {self.what}", "xarray")
+        cells, labels = np.arange(len(self)), self.values
+        if labels.dtype.kind in "fmM":
+            cells = cells[labels == labels]
+        if labels.dtype.kind in "iu" and labels.max(initial=0) <= np.iinfo(np.int64).max:
+            labels = labels.astype(np.int64)  # differences of unsigned integers would wrap around
+        elif labels.dtype == np.float16:
+            labels = labels.astype(np.float32)  # pandas has no index of these
+        found = xarray.DataArray(cells, {_DIM: labels[cells]}, [_DIM])
+        index = found.indexes[_DIM]
+        falls = index.is_monotonic_decreasing and not index.is_monotonic_increasing
+        return found[::-1] if falls else found
 
-    @functools.cached_property
-    def direction(self) -> int:
-        """1 if the values ascend, -1 if they descend, 0 otherwise; equal neighbours are allowed."""
-        if len(self) > 1 and self.index.hasnans:
-            return 0
-        if self.index.is_monotonic_increasing:
-            return 1
-        return -1 if self.index.is_monotonic_decreasing else 0
-
-    @functools.cached_property
-    def cells(self) -> IntArray:
-        """The cells that have a value, by ascending value."""
-        order = np.arange(len(self))[:: self.direction] if self.direction else self.index.argsort()
-        found: IntArray = order[self.index.notna()[order]]
+    @property
+    def order(self) -> IntArray:
+        """The cells that have a label; from the last one on where labels descend."""
+        found: IntArray = self._cells.values
         return found
 
-    @functools.cached_property
-    def ascending(self) -> Any:
-        """The values as an ascending index of pandas."""
-        return self.index[self.cells]
+    @property
+    def falls(self) -> bool:
+        """Whether its labels descend."""
+        return len(self.order) > 1 and bool(self.order[0] > self.order[-1])
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether each cell has a label, and labels ascend or descend."""
+        index = self._cells.indexes[_DIM]
+        return len(index) == len(self) and bool(index.is_monotonic_increasing)
 
     @functools.cached_property
     def dates(self) -> Any:
-        """The ascending values as dates, an index of xarray, if they count times.
+        """The labels at `order` as dates of their calendar, an index of xarray.
 
         Raises:
             ArgumentError: If cftime does not count such times.
             MissingExtraError: If cftime is not installed.
         """
+        if not self.counts_times:
+            dated = self._cells.convert_calendar("proleptic_gregorian", _DIM, use_cftime=True)
+            return dated.indexes[_DIM]
         try:
-            return dates_of(self.values[self.cells], self.attributes, self.name)
+            return dates_of(self.values[self.order], self.attributes, self.name)
         except ValueError as error:
             raise ArgumentError(
                 f"{self._held}, and cftime does not count these ({error.__cause__ or error}); give numbers in"
                 f" these units: {self.range}"
             ) from error
 
+    @functools.cached_property
+    def _is_far(self) -> bool:
+        """Whether its times are compared as dates of cftime: pandas compares strings with near ones."""
+        if self.values.dtype.kind != "M" or not len(self.order):
+            return self.counts_times and len(self.order) > 0
+        known = self.values[self.order]
+        return bool(known.min() < _NEAR[0] or known.max() >= _NEAR[1])
+
     @property
     def _held(self) -> str:
-        """What it holds where it counts times, for messages."""
+        """The coordinate, and what it counts if it counts times, for messages."""
+        if not self.counts_times:
+            return self.what
         units, calendar = (self.attributes.get(key, "standard") for key in ("units", "calendar"))
         return f"{self.what} holds numbers in {units!r} of the calendar {calendar!r}"
 
-    def _sought(self, label: Any) -> tuple[Any, Any]:
-        """The index that has labels of this kind, and the label as it compares with them."""
-        if not (self.counts_times and is_date(label) and len(self.cells)):
-            return self.ascending, key_of(label, self.values.dtype, self.what)
-        try:
-            return self.dates, date_key(label, self.dates.calendar, self.what)
-        except ValueError as error:
-            raise ArgumentError(
-                f"{self._held}, which does not have {label!r} ({error}); give a date of this calendar, or"
-                f" numbers in these units: {self.range}"
-            ) from error
+    def cells_of(self, label: Any, method: str | None = None) -> Picked:
+        """Find the cells of a label, of a slice or a list of labels, by xarray's `sel`.
 
-    def places(self, low: Any, high: Any) -> tuple[int, int]:
-        """The places `[start, stop)` of the ascending values from a label to another; None for no bound."""
-        first = None if low is None else self._sought(low)
-        last = None if high is None else self._sought(high)
-        try:
-            start = 0 if first is None else int(first[0].slice_indexer(first[1], None).start)
-            if last is None:
-                return start, len(self.cells)
-            return start, int(last[0].slice_indexer(None, last[1]).stop)
-        except (ValueError, KeyError) as error:
-            # The unit of the index is too fine for such times.
+        Args:
+            label: The labels. Ends of a slice are in the order of the coordinate.
+            method: None for the label itself, 'nearest' for the nearest one; not for slices.
+
+        Raises:
+            ArgumentError: If such labels cannot be compared with its own.
+            SourceError: If it does not have a label, or has it in several cells, or is not sorted and
+                a slice is given.
+        """
+        if isinstance(label, slice):
+            return self.cells_between(label)
+        if is_list(label) and not (self.is_of_times and any(map(_is_date, label))):
+            return tuple(self._sought(label, method).tolist())
+        if is_list(label):  # one by one, as a string may cover several cells
+            return tuple(self._cell_of(one, method) for one in label)
+        if isinstance(label, str) and self.is_of_times and self.is_sorted:
+            covered = self.cells_between(slice(label, label))
+            if len(covered) > 1:
+                return covered
+        return self._cell_of(label, method)
+
+    def _cell_of(self, label: Any, method: str | None) -> int:
+        cells = self._sought(label, method)
+        if cells.size == 1:
+            return int(cells.item())
+        raise SourceError(
+            f"{self.what}: the label {label!r} names {cells.size:,} cells; give"
+            f" slice({label!r}, {label!r}) for all of them, or select by cells="
+        )
+
+    def cells_between(self, label: slice) -> range:
+        """Find the cells from one label to another, both included.
+
+        Raises:
+            ArgumentError, SourceError: As `cells_of` raises them.
+        """
+        if label.step is not None:
             raise SourceError(
-                f"{self.what}: a label from {low!r} to {high!r} is too far from its times to compare;"
-                f" {self.range}"
-            ) from error
+                f"{self.what}: a slice of labels has no step, got {label!r}; give the ends only"
+            )
+        if label.start is None and label.stop is None:
+            return range(len(self))
+        if not self.is_sorted:
+            raise SourceError(
+                f"{self.what} neither ascends nor descends, so that a slice from {label.start!r} to"
+                f" {label.stop!r} has no meaning; give a list of labels, or sort the array along it"
+            )
+        ends = [label.stop, label.start] if self.falls else [label.start, label.stop]
+        if self.values.dtype.kind == "f":
+            # As in lists, where xarray compares in the dtype of the coordinate.
+            own = self.values.dtype.type
+            ends = [own(end) if isinstance(end, int | float) else end for end in ends]
+        cells = self._sought(slice(*ends), None)
+        return range(int(cells.min()), int(cells.max()) + 1) if cells.size else range(0)
 
-    def nearest(self, label: Any) -> int | None:
-        """The first place of the nearest of the ascending values, the greater of two; None without any."""
-        index, key = self._sought(label)
-        if isinstance(key, str) and self.is_of_times:
-            # The distance is measured from the start of the time that it covers.
-            key = start_of(key, self.what, index.calendar if self.counts_times else None)
-        if index.dtype == np.uint64 or isinstance(key, float):  # differences would wrap around
-            index, key = index.astype(np.float64), float(key)
-        known = index.unique()
-        at = int(known.get_indexer([key], method="nearest")[0])
-        return None if at < 0 else int(index.slice_indexer(known[at], None).start)
+    def _sought(self, label: Any, method: str | None) -> IntArray:
+        """The cells that xarray selects by a label, a list, or a slice in the order of `order`."""
+        labels = label if is_list(label) else [label]
+        if isinstance(label, slice):
+            labels = [end for end in (label.start, label.stop) if end is not None]
+        if self.is_of_times:
+            self._check_times(labels)
+        try:
+            cells, wanted = self._cells, label
+            if self._is_far and any(map(_is_date, labels)):
+                cells = cells.assign_coords({_DIM: self.dates})
+                wanted = _as_dates(label, self.dates.calendar, method)
+            found: IntArray = cells.sel({_DIM: wanted}, method=method).values
+        except KeyError as error:
+            raise self._absent(label, method) from error
+        except WindrowError:
+            raise
+        except (TypeError, ValueError, OverflowError, _not_unique()) as error:
+            raise ArgumentError(
+                f"{self._held}, which does not have {label!r} ({error}); {self.range}; give such labels, or"
+                " select by cells="
+            ) from error
+        return found
+
+    def _check_times(self, labels: Sequence[Any]) -> None:
+        for label in labels:
+            if isinstance(label, str) and not _TIME.fullmatch(label):
+                raise SourceError(
+                    f"{self.what}: the label {label!r} is not a time; give it as 2019, 2019-03, 2019-03-01"
+                    " or 2019-03-01T12:30:00, without a zone"
+                )
+
+    def _absent(self, label: Any, method: str | None) -> SourceError:
+        text = f"{self.what} has no label {label!r}; {self.range}"
+        if method is None and not isinstance(label, slice) and not is_list(label):
+            with contextlib.suppress(WindrowError):
+                nearest = shown_label(self.values[self.cells_of(label, "nearest")])
+                return SourceError(
+                    f'{text}, the nearest is {nearest}; give method="nearest" to take that one'
+                )
+        return SourceError(f"{text}; give a label that it has")
 
     @property
     def range(self) -> str:
         """The first and the last label, as text for the user."""
         if len(self) == 0:
             return "it has no values"
+        first, last = (shown_label(self.values[cell]) for cell in (0, -1))
         count = f"{len(self):,} value{'s' if len(self) > 1 else ''}"
-        if self.direction == 0 and len(self.cells):
-            low, high = (shown_label(self.values[self.cells[at]]) for at in (0, -1))
-            return f"it has {count} from {low} to {high} in no order"
-        return f"it goes from {shown_label(self.values[0])} to {shown_label(self.values[-1])} ({count})"
+        if not self.is_sorted:
+            return f"it has {count} in no order, from {first} to {last}"
+        return f"it goes from {first} to {last} ({count})"
 
 
-def range_of(coordinate: Coordinate, wanted: slice) -> slice:
-    """The cells whose labels lie in `wanted`, both ends included.
+def _not_unique() -> type[Exception]:
+    """What pandas raises where labels of a list are sought among labels that come twice."""
+    found: type[Exception] = optional("pandas", "labels", "xarray").errors.InvalidIndexError
+    return found
 
-    Ends are in the order of the coordinate: `slice(high, low)` for one that descends. An end need
-    not be one of its labels. A string covers all times that begin with it.
 
-    Returns:
-        A slice with `start <= stop`, empty if it holds no label.
+def _is_date(label: Any) -> bool:
+    of_cftime = type(label).__module__.partition(".")[0] == "cftime"
+    return of_cftime or isinstance(label, str | datetime.date | np.datetime64)
 
-    Raises:
-        ArgumentError: If the type of an end does not fit the coordinate.
-        SourceError: If the coordinate neither ascends nor descends, or the slice has a step.
+
+def _as_dates(label: Any, calendar: str, method: str | None) -> Any:
+    """Labels as dates of a calendar that NumPy has not; dates of cftime as they are.
+
+    Strings stay strings, which cover a span of time; the nearest date is sought from its start.
     """
-    if wanted.step is not None:
-        raise SourceError(
-            f"{coordinate.what}: a slice of labels has no step, got {wanted!r}; give the ends only"
-        )
-    count, descends = len(coordinate), coordinate.direction < 0
-    low, high = (wanted.stop, wanted.start) if descends else (wanted.start, wanted.stop)
-    if low is None and high is None:
-        return slice(0, count)
-    start, stop = coordinate.places(low, high)
-    if coordinate.direction == 0:
-        raise SourceError(
-            f"{coordinate.what} neither ascends nor descends, so that a slice from {wanted.start!r} to"
-            f" {wanted.stop!r} has no meaning; give a list of labels, or sort the array along it"
-        )
-    stop = max(start, stop)
-    return slice(count - stop, count - start) if descends else slice(start, stop)
-
-
-def position_of(coordinate: Coordinate, label: Any, *, method: str | None = None) -> int:
-    """The cell of one label.
-
-    Floats must be equal, in the coordinate's own dtype. A string stands for the only time that
-    begins with it.
-
-    Args:
-        coordinate: The coordinate to search.
-        label: A number, a string, a time or a duration.
-        method: None for the label itself, `"nearest"` for the nearest one, the greater one of two.
-
-    Raises:
-        ArgumentError: If an argument is of a wrong type, or `method` has another value.
-        SourceError: If the coordinate does not have the label, or has it in several cells.
-    """
-    if method not in (None, "nearest"):
-        raise ArgumentError(f'{coordinate.what}: method must be None or "nearest", got {method!r}')
-    if label is None:
-        key_of(label, coordinate.values.dtype, coordinate.what)  # raises
-    first, stop = coordinate.places(label, label)
-    if method is not None:
-        first, stop = _nearest(coordinate, label)
-    if first == stop:
-        raise _absent(coordinate, label)
-    if stop - first > 1:
-        way = (
-            f"give slice({label!r}, {label!r}) for all of them, or one of them in full"
-            if isinstance(label, str) and coordinate.is_of_times
-            else "select by position"
-        )
-        raise SourceError(
-            f"{coordinate.what}: the label {label!r} names {stop - first:,} cells; {way}"
-        )
-    return int(coordinate.cells[first])
-
-
-def positions_of(coordinate: Coordinate, labels: Any, *, method: str | None = None) -> IntArray:
-    """The cells of several labels, in their order: int64 `(n,)`.
-
-    An array of booleans, one per cell, selects the cells with True.
-
-    Raises:
-        ArgumentError, SourceError: As `position_of` raises them.
-    """
-    what, own = coordinate.what, coordinate.values.dtype
-    given = labels if isinstance(labels, np.ndarray) else None
-    if given is None and (isinstance(labels, str | bytes) or not isinstance(labels, Sequence)):
-        raise ArgumentError(f"{what}: labels must be a list or an array, got {labels!r}")
-    if given is not None and given.ndim != 1:
-        raise ArgumentError(f"{what}: labels must have one axis, got shape {given.shape}")
-    if given is None and labels and all(isinstance(one, bool | np.bool_) for one in labels):
-        given = np.asarray(labels)
-    if given is not None and given.dtype.kind == "b" and own.kind != "b":
-        if len(given) != len(coordinate):
-            raise SourceError(
-                f"{what}: a mask has one value per cell, got {len(given):,} for {len(coordinate):,}"
-            )
-        return np.flatnonzero(given).astype(np.int64)
-    alike = given is not None and (given.dtype == own or given.dtype.kind == own.kind in "fU")
-    if given is not None and alike and method is None and coordinate.ascending.is_unique:
-        wanted = given.astype(own) if own.kind == "f" else given
-        places = coordinate.ascending.get_indexer(index_of(wanted, what))
-        for at in np.flatnonzero(places < 0)[:1]:
-            position_of(coordinate, given[at])  # raises the error for the first that is missing
-        cells: IntArray = coordinate.cells[places].astype(np.int64)
-        return cells
-    found = (position_of(coordinate, one, method=method) for one in labels)
-    return np.fromiter(found, np.int64, len(labels))
-
-
-def _nearest(coordinate: Coordinate, label: Any) -> tuple[int, int]:
-    """The places `[first, stop)` of the nearest value; none if the coordinate is empty."""
-    if coordinate.values.dtype.kind not in "biufmM":
-        raise ArgumentError(
-            f'{coordinate.what}: method="nearest" is for numbers and times; give None'
-        )
-    if coordinate.direction == 0:
-        raise SourceError(
-            f'{coordinate.what} neither ascends nor descends, but method="nearest" needs a sorted one;'
-            " give a label that it has, or sort the array along it"
-        )
-    first = coordinate.nearest(label)
-    if first is None:
-        return 0, 0
-    value = coordinate.values[coordinate.cells[first]]
-    return coordinate.places(value, value)
-
-
-def _absent(coordinate: Coordinate, label: Any) -> SourceError:
-    what = f"{coordinate.what} has no label {label!r}; {coordinate.range}"
-    if coordinate.direction == 0 or coordinate.values.dtype.kind not in "biufmM":
-        return SourceError(f"{what}; give a label that it has")
-    place = coordinate.nearest(label)
-    if place is None:
-        return SourceError(what)
-    nearest = shown_label(coordinate.values[coordinate.cells[place]])
-    return SourceError(f'{what}, the nearest is {nearest}; give method="nearest" to take that one')
+    if isinstance(label, slice):
+        return slice(*(_as_dates(end, calendar, method) for end in (label.start, label.stop)))
+    if isinstance(label, str) and method is not None:
+        xarray = optional("xarray", "dates", "xarray")
+        return xarray.date_range(label, periods=1, calendar=calendar, use_cftime=True)[0]
+    if not isinstance(label, datetime.date | np.datetime64):
+        return label
+    time = optional("pandas", "dates", "xarray").Timestamp(label)
+    parts = (time.year, time.month, time.day, time.hour, time.minute, time.second)
+    cftime = optional("cftime", "dates", "xarray")
+    return cftime.datetime(*parts, time.microsecond, calendar=calendar)
 
 
 def shown_label(value: Any) -> str:
@@ -301,45 +290,91 @@ def shown_label(value: Any) -> str:
     return text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…"
 
 
-# What `select` takes along one dimension: labels or, without coordinates, cells.
-
-
-def picked(
-    dim: Dim,
-    label: Any,
-    coordinate: Coordinate | None,
-    length: int,
-    *,
-    moves: bool,
-    method: str | None,
-) -> Picked:
-    """The cells that a label, a list of labels or a slice of labels selects.
+def picked(dim: Dim, window: Window, coordinate: Coordinate | None, length: int) -> Picked:
+    """Return the cells that a window selects along a dimension.
 
     Args:
         dim: The dimension.
-        label: The labels to select; cells if the dimension has no coordinate, as in xarray.
+        window: Its `cells`, or its `select`: cells too if the dimension has no coordinate, as in xarray.
         coordinate: Coordinate of the dimension; None without one.
         length: Cells of the dimension.
-        moves: Whether windows move along it, so that only neighbours can be selected.
-        method: As for `WindowDataSource`.
 
     Raises:
-        ArgumentError: If `label` is of a wrong kind.
+        ArgumentError: If a label is of a wrong kind.
         SourceError: If a label does not exist, or nothing is selected.
     """
-    if coordinate is None:
+    given, labels = window.select, coordinate
+    if window.cells is not None:
+        given, labels = window.cells, None
+    if not _is_several(given):
+        return _picked(dim, given, labels, length, window.method)
+    cells: set[int] = set()
+    for one in given:
+        part = _picked(dim, one, labels, length, None)
+        cells.update((part,) if isinstance(part, int) else part)
+    whole = range(min(cells), max(cells) + 1)
+    return whole if len(whole) == len(cells) else tuple(sorted(cells))
+
+
+def readable(
+    dim: Dim, window: Window, coordinate: Coordinate | None, length: int
+) -> tuple[range, npt.NDArray[np.bool_] | None]:
+    """Return the cells that windows may read which move along a dimension.
+
+    Arguments are as for `picked`.
+
+    Returns:
+        The range of cells from the first to the last one, and for each cell of the dimension whether
+        it may be read; None for all of the range. A mask is of the whole dimension.
+
+    Raises:
+        ArgumentError, SourceError: As `picked` raises them, or if cells are selected one by one.
+    """
+    given = window.select if window.cells is None else window.cells
+    found = picked(dim, window, coordinate, length)
+    if isinstance(found, int) and isinstance(given, str):
+        found = range(found, found + 1)
+    if isinstance(found, range):
+        return found, None
+    if isinstance(found, int) or not (_is_several(given) or _is_mask(given)):
+        raise ArgumentError(
+            f"{_WHAT}: windows move along {dim!r}, so that a slice, a list of slices or a mask selects"
+            f" cells there, got {given!r}; to list origins, give Window(anchors=...)"
+        )
+    hull = range(length) if _is_mask(given) else range(found[0], found[-1] + 1)
+    allowed = np.ones(length, np.bool_)
+    allowed[hull.start : hull.stop] = False  # cells around the hull are padding
+    allowed[list(found)] = True
+    return hull, allowed
+
+
+def _is_several(given: Any) -> bool:
+    return is_list(given) and any(isinstance(one, slice) for one in given)
+
+
+def _is_mask(given: Any) -> bool:
+    return is_list(given) and not _is_several(given) and np.asarray(given).dtype.kind == "b"
+
+
+def _picked(
+    dim: Dim, label: Any, coordinate: Coordinate | None, length: int, method: str | None
+) -> Picked:
+    found: Picked
+    if _is_mask(label):
+        if np.shape(label) != (length,):
+            raise SourceError(
+                f"{_WHAT}: the mask of {dim!r} has {np.size(label):,} values, and there are {length:,}"
+                " cells; give one for each"
+            )
+        found = tuple(np.flatnonzero(label).tolist())
+    elif coordinate is None:
         found = _by_cell(dim, label, length)
     else:
-        found = _by_label(label, coordinate, moves=moves, method=method)
-    if moves and not isinstance(found, range):
-        raise ArgumentError(
-            f"{_WHAT}: windows move along {dim!r}, so select takes a slice there, got {label!r};"
-            " to list origins, give anchors"
-        )
+        found = coordinate.cells_of(label, method)
     if not isinstance(found, int) and not len(found):
         held = f" coordinates: {coordinate.range}" if coordinate else f" cells of {dim!r}"
         raise SourceError(
-            f"{_WHAT}: select[{dim!r}] = {label} holds none of the {length:,}{held}"
+            f"{_WHAT}: the selection {label} along {dim!r} holds none of the {length:,}{held}"
             + _turned(label, coordinate)
         )
     return found
@@ -350,51 +385,21 @@ def _turned(label: Any, coordinate: Coordinate | None) -> str:
     if coordinate is None or not isinstance(label, slice):
         return ""
     other = slice(label.stop, label.start)
-    found = range_of(coordinate, other)
-    way = "rise" if coordinate.direction > 0 else "fall"
-    return f"; they {way}, so write {other}" if found.stop > found.start else ""
+    way = "fall" if coordinate.falls else "rise"
+    return f"; they {way}, so write {other}" if len(coordinate.cells_between(other)) else ""
 
 
-def _is_list(label: Any) -> bool:
-    return isinstance(label, list | tuple | np.ndarray) and np.ndim(label) > 0
-
-
-def _by_label(label: Any, coordinate: Coordinate, *, moves: bool, method: str | None) -> Picked:
-    if isinstance(label, str) and coordinate.is_of_times and coordinate.direction:
-        # A string may cover many times, such as all of a month.
-        covered = range_of(coordinate, slice(label, label))
-        if moves or covered.stop - covered.start > 1:
-            return range(covered.start, covered.stop)
-    if isinstance(label, slice):
-        found = range_of(coordinate, label)
-        return range(found.start, found.stop)
-    if _is_list(label):
-        return tuple(int(cell) for cell in positions_of(coordinate, label, method=method))
-    return position_of(coordinate, label, method=method)
-
-
-def _by_cell(dim: Dim, label: Any, length: int) -> Picked:
-    parts = [label.start, label.stop, label.step] if isinstance(label, slice) else [label]
-    if any(isinstance(part, str) for part in parts):
+def _by_cell(dim: Dim, given: Any, length: int) -> Picked:
+    cells = range(length)
+    try:
+        if isinstance(given, slice):
+            found = cells[given]
+            return found if found.step == 1 else tuple(found)
+        if is_list(given):
+            return tuple(cells[operator.index(cell)] for cell in given)
+        return cells[operator.index(given)]
+    except (IndexError, TypeError, ValueError) as error:
         raise SourceError(
-            f"{_WHAT}: the store has no coordinates of {dim!r}, so that the label {label!r} cannot"
-            " be found; give cells, counted from 0"
-        )
-    if isinstance(label, slice):
-        what = f"{_WHAT}: select[{dim!r}]"
-        bounds = [None if part is None else integer(part, what) for part in parts]
-        cells = range(length)[slice(*bounds)]
-        return cells if cells.step == 1 else tuple(cells)
-    if _is_list(label):
-        return tuple(_cell(dim, cell, length) for cell in label)
-    return _cell(dim, label, length)
-
-
-def _cell(dim: Dim, given: Any, length: int) -> int:
-    cell = integer(given, f"{_WHAT}: select[{dim!r}], which has no coordinates,")
-    if not -length <= cell < length:
-        raise SourceError(
-            f"{_WHAT}: select[{dim!r}] is {cell}, and there are {length:,} cells; choose"
-            f" -{length} <= cell < {length}"
-        )
-    return cell % length
+            f"{_WHAT}: the selection {given!r} along {dim!r} is not among its {length:,} cells ({error});"
+            f" without a coordinate, give cells, -{length} <= cell < {length}"
+        ) from error

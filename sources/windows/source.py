@@ -30,7 +30,7 @@ from windrow.sources.windows.datasets import as_dataset, variables_of
 from windrow.sources.windows.fields import TakenField
 from windrow.sources.windows.levels import LevelChooser
 from windrow.sources.windows.parts import WindowParts, blocks_of, parts_of
-from windrow.sources.windows.plan import WindowRequest, planned
+from windrow.sources.windows.plan import planned
 from windrow.sources.windows.window_coordinates import window_coordinates
 from windrow.sources.zarr.levels import Resolution
 from windrow.sources.zarr.missing import Missing
@@ -52,7 +52,7 @@ class WindowDataSource(OverTree, LaidOutSource):
 
     Example:
         >>> import numpy as np, tempfile, tensorstore as ts
-        >>> from windrow.sources import Field, WindowDataSource
+        >>> from windrow.sources import Field, Window, WindowDataSource
         >>> folder = tempfile.mkdtemp()
         >>> spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": folder}}
         >>> store = ts.open(
@@ -60,7 +60,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         ...     dimension_units=[None] * 3, domain=ts.IndexDomain(labels=["time", "lat", "lon"], shape=[24, 4, 6]),
         ... ).result()
         >>> store[...] = np.arange(24, dtype="f4")[:, None, None]
-        >>> len(WindowDataSource(folder, {"time": 3, "lat": 2}, {"time": 1}))
+        >>> len(WindowDataSource(folder, {"time": Window(3, 1), "lat": 2}))
         44
         >>> inputs = Field(offsets={"time": [-12, -6, 0]})
         >>> source = WindowDataSource(folder, fields={"x": inputs, "y": Field(offsets={"time": 6})})
@@ -71,22 +71,14 @@ class WindowDataSource(OverTree, LaidOutSource):
     def __init__(
         self,
         arrays: Any,
-        sizes: Mapping[Any, Any] | None = None,
-        strides: Mapping[Any, Any] | None = None,
+        windows: Mapping[Any, Any] | None = None,
         *,
-        start: Mapping[Any, int] | None = None,
-        stop: Mapping[Any, int] | None = None,
-        pad: str | Mapping[Any, str] | None = None,
-        fill: Any = 0,
         fields: Mapping[str, Any] | None = None,
-        anchors: Mapping[Any, Any] | None = None,
         centers: Any = None,
+        fill: Any = 0,
         dims: Any = None,
         names: Sequence[str] | None = None,
         resolution: Resolution | None = None,
-        select: Mapping[Any, Any] | None = None,
-        method: str | None = None,
-        tolerance: Any = None,
         coordinates: bool | Sequence[str] = False,
         decode: Any = False,
         direct: bool | None = None,
@@ -97,47 +89,25 @@ class WindowDataSource(OverTree, LaidOutSource):
         """Opens the arrays; reads metadata and coordinates, but no values.
 
         A dimension is given by its name, or by the number of the axis. Windows have the whole of a
-        dimension without a size or offsets.
+        dimension that nothing is said of.
 
         Args:
             arrays: As for `ZarrDataSource`.
-            sizes: Cells of a window along dimensions, such as `{"time": 3, "lat": 32}`; along times
-                that are evenly spaced also its duration, `{"time": "1D"}`, a whole number of cells.
-            strides: Cells from one window's origin to the next one's; by default the size, so that
-                windows do not overlap, and 1 where offsets or anchors alone name the dimension.
-            start: The first cell along dimensions that may be read; negative numbers count from the
-                end, as in a slice.
-            stop: The end of the cells that may be read, not included.
-            pad: By default windows that do not fit at the end of the grid are left out. With
-                'constant', 'edge', 'reflect', 'symmetric' or 'wrap' windows may reach out of the
-                array. Cells outside are padded as by `numpy.pad`: `fill`, the nearest cell, the array
-                mirrored without and with its last cell, or the array again. A dict pads some
-                dimensions alone: `{"lon": "wrap", "lat": "edge"}`. Along a dimension that wraps, a
-                grid has a window at each stride.
-            fill: Value of constant padding, in the dtype delivered.
+            windows: What windows have along each dimension: their size in cells (`{"time": 3}`) or
+                in time (`"1D"`); a slice of labels that bounds what they read, or a list of slices;
+                or a `Window`, which says all else: strides, padding, labels, origins.
             fields: Fields of a record by name: a `Field`, or the name of an array. By default
                 every array, under its own name; a single array's windows are the records.
-            anchors: Origins by dimension: integers, the origins themselves (the cell at offset 0,
-                or the first cell in a grid); or a mask, a bool for every cell, true for cells that
-                may be read. Windows with any other cell are left out.
-            centers: Integers `(n, dims)`, one column for each dimension of `sizes` in that order:
-                record `i` is the window around the cell `centers[i]`, which has the place
-                `size // 2` in it. Any integer array, memory-mapped too; it is not copied.
+            centers: Integers `(n, dims)`, one column for each dimension of `windows` with a size, in
+                that order: record `i` is the window around the cell `centers[i]`, which has the
+                place `size // 2` in it. Any integer array, memory-mapped too; it is not copied.
+            fill: Value of constant padding, in the dtype delivered.
             dims: Names of the axes if the store has no names, or in place of its names: a tuple, or
                 a dict of tuples by array.
             names: Names of the arrays of a group to open, as for `ZarrDataSource`.
             resolution: The level of a volume at several resolutions, OME-Zarr or precomputed: its name,
                 or the size of a cell along some axes, `{"x": "32nm"}`, or as a number in the unit of
                 the store. By default the finest one. A `Field` may name a level as its array.
-            select: By dimension, labels of its coordinates as in xarray's `sel`: a slice (both ends
-                included) bounds the cells that may be read, also by windows; a single label takes
-                that cell and drops the axis, a list takes several. Along dimensions without
-                coordinates, cells take the place of labels. A `Field` may have a `select` too.
-            method: None, or 'nearest' for labels that need not be exact, except in slices.
-            tolerance: A duration such as `'30min'`, for offsets in time where times are not evenly
-                spaced, or lie between the steps. Each offset takes the cell with the nearest time, if
-                it is that near, and windows without such a cell are left out; `'0h'` takes only the
-                time itself. By default such times are an error that says where they are.
             coordinates: Whether a record has the coordinates of its window too, under the names of
                 the dimensions (`x_time` for a field `x` where fields differ along `time`); or the
                 names of coordinates. Outside of the array they are NaN or NaT.
@@ -167,24 +137,17 @@ class WindowDataSource(OverTree, LaidOutSource):
         self._tree = ArrayTree(
             _WHAT, arrays, direct=direct, names=names, access=access, choose=levels, missing=missing
         )
-        request = WindowRequest(
-            sizes=sizes,
-            strides=strides,
-            start=start,
-            stop=stop,
-            pad=pad,
-            fields=levels.fields,
-            anchors=anchors,
-            centers=centers,
-            dims=dims,
-            select=select,
-            method=method,
-            tolerance=tolerance,
-            labelled=coordinates is not False,
-        )
         opened = self._tree.open()
         known = Coordinates()
-        self._plan = planned(opened, request, known)
+        self._plan = planned(
+            opened,
+            known,
+            windows=windows,
+            fields=levels.fields,
+            centers=centers,
+            dims=dims,
+            labelled=coordinates is not False,
+        )
         self._named = fields is not None
         self._decodings = tuple(
             None if decode is False else _decoding(opened[field.number], wanted)
@@ -242,7 +205,7 @@ class WindowDataSource(OverTree, LaidOutSource):
         for field, decoding in zip(self._plan.taken, self._decodings, strict=True):
             dtype = opened[field.number].dtype if decoding is None else decoding.dtype
             if field.moves:  # others never reach out of the array
-                _checked_fill(fill, dtype, field.name)
+                _check_fill(fill, dtype, field.name)
         return _plain(fill)
 
     def __len__(self) -> int:
@@ -487,28 +450,22 @@ def _decoding(array: OpenArray, dtype: np.dtype[Any] | None) -> Decoding | None:
     return dataclasses.replace(found, dtype=dtype)
 
 
-def _checked_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:
+def _check_fill(fill: Any, dtype: np.dtype[Any], name: str) -> None:
     try:
         value = np.asarray(fill)
         with np.errstate(all="ignore"):
             kept = value.astype(dtype)
-        same = value.ndim == 0 and bool(kept == value or (kept != kept and value != value))
+            rounds = bool(np.asarray(0.5).astype(dtype) == 0.5)  # also dtypes of ml_dtypes
+        fits = value.ndim == 0 and bool(kept == value or (kept != kept and value != value))
+        fits |= rounds and isinstance(fill, int | float | (complex if dtype.kind == "c" else int))
     except (TypeError, ValueError):
-        same = False
-    rounded = isinstance(fill, int | float | (complex if dtype.kind == "c" else int))
-    if not same and not (rounded and _has_fractions(dtype)):
+        fits = False
+    if not fits:
         field = f"field {name!r}" if name else "the array"
         raise ArgumentError(
             f"{_WHAT}: fill {fill!r} does not fit {field}, whose dtype is {dtype}; choose a value"
             " of that dtype"
         )
-
-
-def _has_fractions(dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype, from NumPy or ml_dtypes, has fractions."""
-    if dtype.kind == "V" and dtype.names is None:
-        return bool(np.asarray(0.5).astype(dtype) == 0.5)
-    return dtype.kind in "fc"
 
 
 def _plain(fill: Any) -> Any:

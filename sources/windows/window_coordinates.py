@@ -15,12 +15,12 @@ import numpy as np
 from windrow.errors import ArgumentError, SourceError
 from windrow.sources.base import AnyArray, ArraySpec, IntArray
 from windrow.sources.cells import Box
-from windrow.sources.windows.coordinates import Coordinates
+from windrow.sources.windows.coordinates import Coordinates, coordinate_along
+from windrow.sources.windows.declared import Dim
 from windrow.sources.windows.fields import Along
-from windrow.sources.windows.origins import Dim, Origins
+from windrow.sources.windows.origins import Origins
 from windrow.sources.windows.plan import WindowPlan
 from windrow.sources.windows.selection import Coordinate
-from windrow.sources.windows.stores import coordinate_along
 from windrow.sources.zarr.open_array import OpenArray
 
 _WHAT: Final = "WindowDataSource"
@@ -110,7 +110,7 @@ def window_coordinates(
     known: Coordinates,
     own_name: str,
 ) -> tuple[WindowCoordinate, ...]:
-    """The coordinates that records have in addition to their fields.
+    """Return the coordinates that records have in addition to their fields.
 
     Args:
         opened: The arrays.
@@ -125,22 +125,18 @@ def window_coordinates(
     """
     if wanted is False:
         return ()
-    if not isinstance(wanted, bool) and (
-        isinstance(wanted, str)
-        or not isinstance(wanted, Sequence)
-        or not all(isinstance(name, str) for name in wanted)
-    ):
+    several = isinstance(wanted, Sequence) and not isinstance(wanted, str)
+    if not isinstance(wanted, bool) and not (several and all(isinstance(x, str) for x in wanted)):
         raise ArgumentError(
             f"{_WHAT}: coordinates must be True, False or a list of names, got {wanted!r}"
         )
     dims = _dims(opened, plan, known)
     names = [name for name, dim in dims.items() if name == dim] if wanted is True else wanted
-    found: list[WindowCoordinate] = []
+    found: dict[str, WindowCoordinate] = {}
     for name in dict.fromkeys(names):
-        dim = dims.get(name)
-        coordinate = None if dim is None else _read(name, dim, opened, plan, known)
+        coordinate = _read(name, dims[name], opened, plan, known) if name in dims else None
         if coordinate is not None:
-            found += _of_fields(name, coordinate, plan)
+            found.update(_of_fields(coordinate, plan))
         elif wanted is not True:
             raise SourceError(
                 f"{_WHAT}: the store has no coordinates {name!r} along the windows' dimensions; the"
@@ -152,20 +148,19 @@ def window_coordinates(
             " coordinates out"
         )
     taken = {field.name.partition("/")[0] or own_name for field in plan.taken}
-    for item in found:
-        if item.name in taken:
-            raise SourceError(
-                f"{_WHAT}: a field and a coordinate are both named {item.name!r}; give the field"
-                " another name with fields="
-            )
-    return tuple(found)
+    for name in taken.intersection(found):
+        raise SourceError(
+            f"{_WHAT}: a field and a coordinate are both named {name!r}; give the field another name"
+            " with fields="
+        )
+    return tuple(found.values())
 
 
 def _dims(opened: Sequence[OpenArray], plan: WindowPlan, known: Coordinates) -> dict[str, str]:
     """The dimension of each possible coordinate, by the coordinate's name."""
     dims = [axis.dim for field in plan.taken for axis in field.along]
     found = {dim: dim for dim in dims if isinstance(dim, str)}
-    for number in sorted({field.number for field in plan.taken}):
+    for number in plan.used:
         for name, dim in known.extra_dims(opened[number].found).items():
             if dim in plan.arrays[number]:
                 found.setdefault(name, dim)
@@ -176,25 +171,24 @@ def _read(
     name: str, dim: str, opened: Sequence[OpenArray], plan: WindowPlan, known: Coordinates
 ) -> Coordinate | None:
     """Reads a coordinate of the arrays; None if the arrays have none of that name."""
-    used = sorted({field.number for field in plan.taken})
     if name == dim:
-        return coordinate_along(dim, opened, plan.arrays, used, known)
-    for number in used:
+        return coordinate_along(dim, opened, plan.arrays, plan.used, known)
+    for number in plan.used:
         found = opened[number].found
         if known.extra_dims(found).get(name) == dim:
             coordinate = known.extra(found, name)
-            if len(coordinate.values) == plan.lengths[dim]:
+            if len(coordinate) == plan.lengths[dim]:
                 return coordinate
     return None
 
 
-def _of_fields(name: str, coordinate: Coordinate, plan: WindowPlan) -> list[WindowCoordinate]:
+def _of_fields(coordinate: Coordinate, plan: WindowPlan) -> dict[str, WindowCoordinate]:
     """One coordinate for all fields, or one for each if they differ along the dimension."""
     found: dict[str, WindowCoordinate] = {}
-    dim = coordinate.dims[0]
+    (dim,) = coordinate.dims
     for field in plan.taken:
+        own = axis_name(plan, dim, field.name, coordinate.name)
         for along in field.along:
-            own = axis_name(plan, dim, field.name, name)
             if along.dim == dim and own not in found:
                 found[own] = WindowCoordinate(
                     own,
@@ -205,7 +199,7 @@ def _of_fields(name: str, coordinate: Coordinate, plan: WindowPlan) -> list[Wind
                     circle=plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None,
                     attributes=coordinate.attributes,
                 )
-    return list(found.values())
+    return found
 
 
 def axis_name(plan: WindowPlan, dim: Dim, field: str, name: str | None = None) -> str:

@@ -390,14 +390,14 @@ def _stored(what: str, array: Any, decode: bool) -> Any:
         raise ArgumentError(
             f"{what}: {shown} is not an array of a Zarr store as it is stored (it is {with_article(kind)}: computed,"
             " transposed, rechunked, or of another format). Write it with .to_zarr(), hold it in"
-            " memory with .load(), or give the store and select=... of WindowDataSource"
+            " memory with .load(), or give the store to WindowDataSource, which selects"
         )
     stored = data.get_array() if hasattr(data, "get_array") else data._array
     for size, key in zip(stored.shape, lazily[0].key.tuple, strict=True):
         if not isinstance(key, slice) or key.indices(size) != (0, size, 1):
             raise ArgumentError(
                 f"{what}: {shown} is a part of the array in its store; give the whole, and choose"
-                " the part: WindowDataSource(..., select={...}), or .slice(...) of the dataset. Or"
+                " the part with WindowDataSource, or .slice(...) of the dataset. Or"
                 " hold it in memory: .load()"
             )
     dims = getattr(stored.metadata, "dimension_names", None)

@@ -32,7 +32,7 @@ from windrow.errors import (
     StateError,
     missing_extra,
 )
-from windrow.sources import ArrayRecordDataSource, Field, WindowDataSource, ZarrDataSource
+from windrow.sources import ArrayRecordDataSource, Field, Window, WindowDataSource, ZarrDataSource
 from windrow.transforms import Batch
 
 NUMBERS = MapDataset.range(10)
@@ -241,7 +241,7 @@ MISTAKES: dict[
         r"a window of 10 cells \(offsets -9 to 0\) along latitude does not fit into 3; choose",
     ),
     "27 labels that fall": (
-        lambda: WindowDataSource(_falling(), {"y": 1}, select={"y": slice(50, 55)}),
+        lambda: WindowDataSource(_falling(), {"y": Window(1, select=slice(50, 55))}),
         SourceError,
         r"holds none of the 3 coordinates: it goes from 60.0 to 50.0 .* write slice\(55, 50, None\)",
     ),

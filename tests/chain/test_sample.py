@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError
-from windrow.sources import WindowDataSource
+from windrow.sources import Window, WindowDataSource
 
 M = MapDataset
 MASK = 2**64 - 1
@@ -67,7 +67,7 @@ def test_random_crops_of_a_volume(tmp_path: Path) -> None:
     volume = np.arange(16 * 12 * 12, dtype="i4").reshape(16, 12, 12)
     zarr.create_array(str(tmp_path / "v"), data=volume, chunks=(4, 4, 4))
     size = (4, 3, 3)
-    places = WindowDataSource(tmp_path / "v", dict(enumerate(size)), dict.fromkeys(range(3), 1))
+    places = WindowDataSource(tmp_path / "v", {k: Window(cells, 1) for k, cells in enumerate(size)})
     inside = np.zeros((13, 10, 10), np.bool_)
     inside[3:9, 2:5, 6:] = True
     crops = M.source(places).sample(50, seed=4, weights=inside)

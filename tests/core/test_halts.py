@@ -29,7 +29,7 @@ from windrow.core.cancellation import (
     fail_with_scope,
 )
 from windrow.errors import ReadError
-from windrow.sources import ArrayRecordDataSource, RemoteOptions, WindowDataSource
+from windrow.sources import ArrayRecordDataSource, RemoteOptions, Window, WindowDataSource
 from windrow.sources.remote.request_counts import RemoteStats
 from windrow.sources.zarr.remote_reads import RemoteReads
 from windrow.sources.zarr.stores import side_by_side
@@ -62,7 +62,7 @@ def server(folder: Path) -> Iterator[RangeServer]:
 
 def source_of(server: RangeServer, way: str) -> Any:
     if way == "windows":
-        return WindowDataSource(server.url("plain"), {0: 3}, {0: 1}, remote=LONG)
+        return WindowDataSource(server.url("plain"), {0: Window(3, 1)}, remote=LONG)
     if way == "records":
         return ArrayRecordDataSource(server.url("a.array_record"), remote=LONG)
     return array_over(server, way, LONG)

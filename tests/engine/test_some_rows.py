@@ -27,6 +27,7 @@ from windrow.sources import (
     LaidOutSource,
     RaggedDataSource,
     RemoteOptions,
+    Window,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -81,8 +82,8 @@ def ragged(folder: Path) -> Path:
     return folder / "rows"
 
 
-def windows(path: Any, **more: Any) -> Any:
-    return WindowDataSource(path, {0: 3, 1: 2}, {0: 2, 1: 2}, **more)
+def windows(path: Any, pad: str | None = None, **more: Any) -> Any:
+    return WindowDataSource(path, {0: Window(3, 2, pad=pad), 1: Window(2, 2, pad=pad)}, **more)
 
 
 LOCAL: dict[str, Callable[[Path], Any]] = {
@@ -223,7 +224,7 @@ def test_windows_of_rows_by_tensorstore(
     path = rows(tmp_path, (4, 6))
     place: str | Path = server.url("rows") if is_remote else path
     more: dict[str, Any] = {"remote": PATIENT} if is_remote else {"direct": False}
-    source = WindowDataSource(place, {0: size}, {0: stride}, **more)
+    source = WindowDataSource(place, {0: Window(size, stride)}, **more)
     dataset = MapDataset.source(source).on_bad("skip")
     damaged = {*range(4, 8), *range(16, 20)}
 

@@ -16,7 +16,7 @@ from zarr.codecs import ZstdCodec
 
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.sources import ArraySpec, Field, WindowDataSource, ZarrDataSource
+from windrow.sources import ArraySpec, Field, Window, WindowDataSource, ZarrDataSource
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
 from windrow.transforms.nodes import fingerprint, narrowed, sources_of
@@ -83,11 +83,11 @@ def source_of(folder: str, kind: str) -> Any:
             given = {"x": Field("x", {"time": [0, 2]}), "m": Field("m", {"time": 1})}
             return WindowDataSource(folder, fields=given, coordinates=["lat", "lon"])
         case "padded":
-            sizes = {"lat": 12, "lon": 16}
+            padded = {"lat": Window(12, pad="reflect"), "lon": Window(16, pad="reflect")}
             centers = np.array([[0, 3], [6, 8], [11, 15], [5, 0], [4, 4], [9, 9]])
             given = {"x": Field("x", select={"time": 3}), "m": Field("m", select={"time": 1})}
             return WindowDataSource(
-                folder, sizes, centers=centers, fields=given, pad="reflect", coordinates=["lat"]
+                folder, padded, centers=centers, fields=given, coordinates=["lat"]
             )
         case _:
             raise ValueError(kind)

@@ -32,6 +32,7 @@ from windrow.core.progress import Progress
 from windrow.errors import ArgumentError, ReadError
 from windrow.sources import (
     ArrayRecordDataSource,
+    Window,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -369,7 +370,7 @@ def test_files_that_an_array_has_no_place_for(
     found = [(bad.chunk, bad.file) for bad in report.bad]
     assert found == ([(-1, str(tmp_path / name))] if outside else [])
     assert str(tmp_path / name) in str(report) or not outside
-    windows = WindowDataSource(tmp_path, sizes={0: 2, 1: 2}, strides={0: 1, 1: 1})
+    windows = WindowDataSource(tmp_path, {0: Window(2, 1), 1: Window(2, 1)})
     assert len(checked_report(windows).bad) == len(report.bad)
     if chunk == (7, 5):
         # An array may grow while it is read.
@@ -398,7 +399,7 @@ def test_windows_read_each_chunk_once(tmp_path: Path, direct: bool, sizes: dict[
     assert file.relative_to(tmp_path).as_posix() == "c/2/1/0"  # rows 8 to 11
     file.write_bytes(b"no")
     windows = WindowDataSource(
-        tmp_path, sizes=sizes, strides=dict.fromkeys(sizes, 1), direct=direct
+        tmp_path, {dim: Window(size, 1) for dim, size in sizes.items()}, direct=direct
     )
     report = checked_report(windows)
     assert report.chunks == 12
@@ -418,7 +419,7 @@ def test_windows_read_each_chunk_once(tmp_path: Path, direct: bool, sizes: dict[
 def test_windows_within_bounds_are_read_as_a_whole(tmp_path: Path) -> None:
     written(tmp_path, "v3 zstd crc32c")
     chunk_files(tmp_path)[5].write_bytes(b"no")  # rows 8 to 11, columns from 4 on
-    windows = WindowDataSource(tmp_path, sizes={0: 4, 1: 7}, stop={0: 20}, pad="edge")
+    windows = WindowDataSource(tmp_path, {0: Window(4, cells=slice(20), pad="edge"), 1: 7})
     report = checked_report(windows)
     assert (report.chunks, report.untold) == (10, 0)
     assert [(bad.first_record, bad.stop_record) for bad in report.bad] == [(2, 3)]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import xarray as xr
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
@@ -73,6 +73,7 @@ def packed(draw: st.DrawFn) -> tuple[AnyArray, dict[str, Any]]:
 
 
 @settings(max_examples=examples(120), deadline=None)
+@example((np.array([1, 0, 2, -1], np.int8), {"dtype": "bool"}))
 @given(packed())
 def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> None:
     values, attributes = case
@@ -88,7 +89,7 @@ def test_values_decode_as_by_xarray(case: tuple[AnyArray, dict[str, Any]]) -> No
         ({"add_offset": float("inf")}, r"attribute add_offset is inf; it must be finite"),
         ({"add_offset": [1.0, 2.0]}, r"attribute add_offset is \[1.0, 2.0\]; it must be one"),
         ({"_FillValue": "__import__('os')"}, r"attribute _FillValue is \"__import__"),
-        ({"_FillValue": "x" * 5000}, r"attribute _FillValue is 'x{70,80}…; it must"),
+        ({"_FillValue": "x" * 5000}, r"attribute _FillValue is 'x{60,80}\.\.\.; it must"),
         ({"scale_factor": 10**400}, r"attribute scale_factor is 1000.*finite"),
     ],
 )
@@ -180,12 +181,6 @@ def test_times_are_those_of_xarray(
 )
 def test_other_times_stay_numbers(value: Any, units: str, calendar: str | None) -> None:
     assert times([value], units, calendar) is None
-
-
-def test_booleans_decode_to_booleans() -> None:
-    values = np.array([1, 0, 2, -1], np.int8)
-    attributes = {"dtype": "bool"}
-    assert_same(by_us(values, attributes), by_xarray(values, attributes))
 
 
 @pytest.mark.parametrize(

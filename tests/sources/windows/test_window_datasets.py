@@ -14,7 +14,7 @@ import xarray
 import windrow
 from windrow import MapDataset
 from windrow.errors import ElementError, MissingExtraError
-from windrow.sources import Field, WindowDataSource
+from windrow.sources import Field, Window, WindowDataSource
 
 
 @pytest.fixture(params=[2, 3])
@@ -53,7 +53,7 @@ def test_shuffled_batches_are_what_xarray_selects(
     weather: xarray.Dataset, tmp_path: Path, workers: int
 ) -> None:
     windows = WindowDataSource(
-        tmp_path / "w", {"time": 4, "lat": 3}, {"time": 2}, coordinates=True, decode=True
+        tmp_path / "w", {"time": Window(4, 2), "lat": 3}, coordinates=True, decode=True
     )
     chain: Any = MapDataset.source(windows).shuffle(seed=3).batch(5).map(windows.to_xarray)
     if workers:
@@ -85,13 +85,12 @@ def test_shuffled_batches_are_what_xarray_selects(
 def test_labels_select_what_xarray_selects(
     weather: xarray.Dataset, tmp_path: Path, labels: dict[str, Any], method: Any
 ) -> None:
+    given = {dim: Window(select=label, method=method) for dim, label in labels.items()}
+    given["time"] = Window(4, 3, select=labels.get("time"))
     windows = WindowDataSource(
         tmp_path / "w",
-        {"time": 4},
-        {"time": 3},
+        given,
         names=["t2m"],
-        select=labels,
-        method=method,
         decode=True,
         coordinates=True,
     )
@@ -132,9 +131,8 @@ def test_fields_that_differ_along_time_have_axes_of_their_own(
 def test_padded_windows_have_no_labels_outside(weather: xarray.Dataset, tmp_path: Path) -> None:
     windows = WindowDataSource(
         tmp_path / "w",
-        {"lat": 4, "lon": 4},
+        {"lat": Window(4, pad="constant"), "lon": Window(4, pad="wrap")},
         names=["height"],
-        pad={"lat": "constant", "lon": "wrap"},
         fill=np.nan,
         coordinates=True,
         decode=True,

@@ -1,4 +1,4 @@
-"""Levels of volumes at several resolutions, and sizes in time."""
+"""Levels of volumes at several resolutions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import xarray
 
 from tests.range_server import RangeServer
 from tests.volumes import ome, precomputed, scale, space, translation
@@ -25,18 +24,6 @@ def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
     half = VOLUME[::2, ::2]
     path = tmp_path_factory.mktemp("pyramid") / "volume"
     return precomputed(path, (VOLUME, [8, 8, 40], [10, 20, 5]), (half, [16, 16, 40], [5, 10, 5]))
-
-
-@pytest.fixture(scope="module")
-def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("weather") / "weather.zarr"
-    times = np.datetime64("2019-03-01", "ns") + np.arange(48) * np.timedelta64(6, "h")
-    lat = xarray.Variable("lat", 60 - 0.25 * np.arange(12, dtype="f4"), {"units": "degrees_north"})
-    labels = {"time": times, "lat": lat, "lon": 0.5 * np.arange(20), "p": 2.0 ** np.arange(3)}
-    values = np.arange(48 * 12 * 20 * 3, dtype="f4").reshape(48, 12, 20, 3)
-    data = xarray.Dataset({"t": (("time", "lat", "lon", "p"), values)}, labels)
-    data.to_zarr(path, consolidated=False)
-    return path
 
 
 # --- levels --------------------------------------------------------------------------------------
@@ -142,17 +129,6 @@ def test_resolutions_without_a_unit_are_numbers(tmp_path: Path) -> None:
         WindowDataSource(path, {"y": 2}, resolution={"x": "2um"})
 
 
-def test_sizes_in_time_are_cells(weather: Path) -> None:
-    cells = WindowDataSource(weather, {"time": 4, "lat": 4}, {"time": 1})
-    for day in ("1D", "24h", np.timedelta64(24, "h")):
-        source = WindowDataSource(weather, {"time": day, "lat": 4}, {"time": "6h"})
-        assert source.fingerprint == cells.fingerprint
-    field = Field("t", {"time": ["-6h", "6h"]}, {"time": "12h"})
-    record = WindowDataSource(weather, {"lat": 4}, fields={"x": field}, coordinates=["time"])[0]
-    hours = (record["time"] - np.datetime64("2019-03-01")) / np.timedelta64(1, "h")
-    assert hours.tolist() == [0, 6, 12, 18]
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 LEVELS = "the levels are\n  8_8_40: x 8nm, y 8nm, z 40nm\n  16_16_40: x 16nm, y 16nm, z 40nm"
@@ -176,12 +152,6 @@ LEVELS = "the levels are\n  8_8_40: x 8nm, y 8nm, z 40nm\n  16_16_40: x 16nm, y 
         ({"resolution": {"x": 8}, "names": ["a"]}, ArgumentError, "names and resolution do not go together"),
         ({"resolution": {"x": 8}, "fields": {"a": Field("4_4_40")}}, ArgumentError, "fields['a'] is of array '4_4_40'; there are 8_8_40, 16_16_40"),
         ({"fields": {"a": Field(), "b": Field("16_16_40")}}, SourceError, "the arrays differ in length along 'x'"),
-        ({"sizes": {"x": "100nm"}}, ArgumentError, "sizes['x'] is '100nm', which is not a duration (invalid unit abbreviation: nm); write it as '-12h'"),
-        ({"sizes": {"x": "0h"}}, SourceError, "sizes['x'] must be above 0, got '0h'"),
-        ({"sizes": {"x": "6h"}}, ArgumentError, "durations need the times along x, and the store has no coordinate of it; give cells"),
-        ({"start": {"x": "92nm"}}, ArgumentError, "start['x'] must be an integer, got '92nm'"),
-        ({"tolerance": "4nm"}, ArgumentError, "tolerance is '4nm', which is not a duration"),
-        ({"tolerance": "4h"}, ArgumentError, "tolerance is for offsets in time, and no field has one; leave it out"),
         ({"centers": [[100.5]]}, ArgumentError, "got dtype float64; divide positions by the size of a cell"),
         ({"centers": [[40]]}, RecordIndexError, "centers[0] is [40], and the cells along ['x'] are [0, 40)"),
         ({"coordinates": ["x"]}, SourceError, "the store has no coordinates 'x' along the windows' dimensions"),
@@ -189,7 +159,7 @@ LEVELS = "the levels are\n  8_8_40: x 8nm, y 8nm, z 40nm\n  16_16_40: x 16nm, y 
 )  # fmt: skip
 def test_messages(volume: Path, given: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as raised:
-        WindowDataSource(volume, **{"sizes": {"x": 4}, **given})
+        WindowDataSource(volume, **{"windows": {"x": 4}, **given})
     assert message in str(raised.value)
 
 

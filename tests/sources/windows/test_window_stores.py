@@ -59,7 +59,7 @@ def test_other_labels_are_refused(tmp_path: Path) -> None:
     assert "  cell 0 is 2019-03-01 in one and 2019-03-02 in the other\n" in text
     day = {"time": slice("2019-03-02", "2019-03-02")}
     parts = [
-        WindowDataSource(tmp_path / name, fields={key: field}, select=day)
+        WindowDataSource(tmp_path / name, day, fields={key: field})
         for name, key, field in (
             ("surface", "x", Field("t2m", {"time": 0})),
             ("upper", "y", Field("z", {"time": 0}, select={"level": 500})),

@@ -20,10 +20,7 @@ from hypothesis import strategies as st
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset
 from windrow.errors import ArgumentError, MissingExtraError, SourceError
-from windrow.sources import Field, WindowDataSource
-from windrow.sources.windows.coordinates import Coordinates
-from windrow.sources.windows.selection import position_of
-from windrow.sources.zarr.source import ArrayTree
+from windrow.sources import Field, Window, WindowDataSource
 
 AnyArray = npt.NDArray[Any]
 HOUR = np.timedelta64(1, "h")
@@ -46,8 +43,10 @@ def gaps(*missing: int) -> AnyArray:
     return np.array([hour for hour in range(40) if hour not in missing])
 
 
-def source(path: Path, offsets: Any, **more: Any) -> WindowDataSource:
-    return WindowDataSource(path, fields={"x": Field("t", {"time": offsets})}, **more)
+def source(path: Path, offsets: Any, **time: Any) -> WindowDataSource:
+    return WindowDataSource(
+        path, {"time": Window(**time)}, fields={"x": Field("t", {"time": offsets})}
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,35 +79,62 @@ def test_a_descending_axis_and_times_stored_as_floats(tmp_path: Path) -> None:
 
 def test_even_times_within_a_selection_are_enough(tmp_path: Path) -> None:
     stored(tmp_path / "w", gaps(30))
-    first = {"time": slice("2019-03-01", "2019-03-02T05")}
+    first = slice("2019-03-01", "2019-03-02T05")
     assert len(source(tmp_path / "w", ["-6h", "0h"], select=first)) == 24
     with pytest.raises(SourceError, match="evenly spaced"):
         source(tmp_path / "w", ["-6h", "0h"])
 
 
-def test_m_is_minutes_in_a_tolerance(tmp_path: Path) -> None:
-    stored(tmp_path / "w", np.arange(40))
-    assert source(tmp_path / "w", ["-6h", "90min"], tolerance="30m")[0]["x"].shape[0] == 2
+def test_sizes_in_time_are_cells(tmp_path: Path) -> None:
+    stored(tmp_path / "w", 6 * np.arange(40))
+    cells = WindowDataSource(tmp_path / "w", {"time": Window(4, 1), "lat": 2})
+    for day in ("1D", "24h", np.timedelta64(24, "h")):
+        timed = WindowDataSource(tmp_path / "w", {"time": Window(day, "6h"), "lat": 2})
+        assert timed.fingerprint == cells.fingerprint
+    field = Field("t", {"time": ["-6h", "6h"]}, {"time": "12h"})
+    record = WindowDataSource(
+        tmp_path / "w", {"lat": 2}, fields={"x": field}, coordinates=["time"]
+    )[0]
+    assert ((record["time"] - START) / HOUR).tolist() == [0, 6, 12, 18]
+    for size, error, message in (
+        ("7h", SourceError, "are 6h apart, and the size 7h lies between two of them"),
+        ("0h", SourceError, "must be above 0, got '0h'"),
+    ):
+        with pytest.raises(error, match=message):
+            WindowDataSource(tmp_path / "w", {"time": size})
+
+
+def test_matched_times_within_years_with_holes(tmp_path: Path) -> None:
+    stored(tmp_path / "w", gaps(20))
+    holes = [slice("2019-03-01", "2019-03-01T05"), slice("2019-03-01T08", "2019-03-02T12")]
+    windows = source(tmp_path / "w", ["-2h", "0h"], select=holes, tolerance="0h")
+    hours = [hour for hour in range(37) if hour not in (6, 7, 20)]
+    wanted = [[hour - 2, hour] for hour in hours if hour - 2 in hours]
+    assert (windows.read(np.arange(len(windows)))["x"][:, :, 0] / 10).tolist() == wanted
 
 
 def test_errors_say_where(tmp_path: Path) -> None:
     stored(tmp_path / "w", gaps(20, 21, 30))
     stored(tmp_path / "even", np.arange(40))
     stored(tmp_path / "one", np.arange(1))
-    with pytest.raises(
-        SourceError, match="1h apart, and the offset 90min lies between two of them"
+    for place, offsets, time, error, message in (
+        ("even", ["0h", "90min"], {}, SourceError, "1h apart, and the offset 90min lies between"),
+        ("one", "1h", {}, SourceError, "the times along time are not evenly spaced: there are 1"),
+        ("w", "1h", {}, SourceError, r"2019-03-01T19:00 \(cell 19\) and 2019-03-01T22:00 are 3h"),
+        (
+            "w",
+            "1h",
+            {"size": 2, "tolerance": "0h"},
+            ArgumentError,
+            "matched by time, one cell each",
+        ),
+        ("w", "1h", {"pad": "edge", "tolerance": "0h"}, ArgumentError, "there are not padded"),
+        ("w", "50h", {"tolerance": "0h"}, SourceError, "none of the 37 origins along time has"),
     ):
-        source(tmp_path / "even", ["0h", "90min"])
-    with pytest.raises(SourceError, match="time has 1 times, so that there is no step"):
-        source(tmp_path / "one", "1h")
+        with pytest.raises(error, match=message):
+            source(tmp_path / place, offsets, **time)
     with pytest.raises(ArgumentError, match="holds int64 without a unit of time"):
         WindowDataSource(tmp_path / "w", fields={"x": Field("t", {"lat": "1h"})})
-    with pytest.raises(ArgumentError, match="matched by time, one cell each"):
-        source(tmp_path / "w", "1h", sizes={"time": 2}, tolerance="0h")
-    with pytest.raises(ArgumentError, match="windows there are not padded"):
-        source(tmp_path / "w", "1h", pad="edge", tolerance="0h")
-    with pytest.raises(ArgumentError, match="tolerance must be a duration"):
-        source(tmp_path / "w", "1h", tolerance="-3h")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +188,8 @@ def test_matching_is_what_a_search_by_hand_finds(direct: bool, data: st.DataObje
         try:
             windows = WindowDataSource(
                 Path(folder) / "w",
-                strides={"time": stride},
+                {"time": Window(stride=stride, tolerance=f"{most}h")},
                 fields=fields,
-                tolerance=f"{most}h",
                 direct=direct,
             )
         except SourceError:
@@ -183,11 +208,6 @@ def test_matching_is_what_a_search_by_hand_finds(direct: bool, data: st.DataObje
 
 # --- dates of calendars that NumPy has not -------------------------------------------------------
 
-CALENDARS = pytest.mark.parametrize(
-    ("calendar", "days", "leap"),
-    [("noleap", 28, False), ("360_day", 30, True), ("all_leap", 29, True), ("julian", 28, False)],
-)
-
 
 def of_calendar(folder: Path, units: str, calendar: str, values: AnyArray) -> Path:
     group = zarr.create_group(folder)
@@ -204,39 +224,45 @@ def of_calendar(folder: Path, units: str, calendar: str, values: AnyArray) -> Pa
     return folder
 
 
-def chosen_days(path: Path, label: Any, **more: Any) -> list[int]:
-    windows = WindowDataSource(path, {"time": 1}, select={"time": label}, **more)
+def chosen_days(path: Path, label: Any) -> list[int]:
+    windows = WindowDataSource(path, {"time": Window(1, select=label)})
     return [int(row[0]) for row in windows.read(np.arange(len(windows)))["x"]]
 
 
-@CALENDARS
+# The year 1500 is a leap year before the reform of the standard calendar.
+@pytest.mark.parametrize(
+    ("calendar", "year"),
+    [
+        *((calendar, 1850) for calendar in ("noleap", "365_day", "all_leap", "366_day", "360_day")),
+        *((calendar, 1500) for calendar in ("julian", "standard", "proleptic_gregorian")),
+        ("gregorian", 1582),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["i4", "f8"])
-def test_dates_of_other_calendars(
-    tmp_path: Path, calendar: str, days: int, leap: bool, dtype: str
+def test_dates_of_every_calendar_select_as_in_xarray(
+    tmp_path: Path, calendar: str, year: int, dtype: str
 ) -> None:
     cftime = pytest.importorskip("cftime")
-    hours = np.arange(0, 24 * 90, 6)
-    path = of_calendar(tmp_path / "h", "hours since 1850-01-01", calendar, hours.astype(dtype))
-    january = 30 if calendar == "360_day" else 31
-    first, stop = 4 * january, 4 * (january + days)
-    assert chosen_days(path, "1850-02") == list(range(first, stop))
-    assert chosen_days(path, slice("1850-02-28T12", "1850-03-01"))[-1] == stop + 3
-    assert chosen_days(path, slice("1850-01-02T06", datetime.datetime(1850, 1, 2, 12))) == [5, 6]
-    assert chosen_days(path, slice(np.datetime64("1850-02-01"), "1850-02-01")) == [
-        *range(first, first + 4)
-    ]
-    own = cftime.datetime(1850, 1, 3, 5, calendar=calendar)
-    assert chosen_days(path, slice(None, own))[-1] == 8
-    labels = Coordinates().of(ArrayTree("s", path, names=["x"]).open()[0].found, "time")
-    assert labels is not None
-    assert position_of(labels, own, method="nearest") == 9
-    if leap:
-        assert len(chosen_days(path, "1850-02-29")) == 4
-    else:
-        with pytest.raises(ArgumentError, match=rf"calendar {calendar!r}, which does not have"):
-            chosen_days(path, "1850-02-29")
-    with pytest.raises(ArgumentError, match="it is a date of the calendar"):
-        chosen_days(path, slice(cftime.datetime(1850, 1, 2, calendar="proleptic_gregorian"), None))
+    hours = np.arange(0, 24 * 400, 6).astype(dtype)
+    path = of_calendar(tmp_path / "h", f"hours since {year}-01-01", calendar, hours)
+    coder = xarray.coders.CFDatetimeCoder(use_cftime=True)
+    expected = xarray.open_zarr(path, decode_times=coder, consolidated=False)["x"]
+    own = cftime.datetime(year, 10, 3, 5, calendar=calendar)
+    for label in (
+        f"{year}-02",
+        f"{year}-10-04",
+        slice(f"{year}-02-28T12", f"{year}-03-01"),
+        slice(own, None),
+        slice(f"{year}-10", own),
+    ):
+        assert chosen_days(path, label) == expected.sel(time=label).values.tolist()
+    february = chosen_days(path, slice(np.datetime64(f"{year}-02-01"), f"{year}-02-28"))
+    assert february == expected.sel(time=slice(f"{year}-02-01", f"{year}-02-28")).values.tolist()
+    noon = datetime.datetime(year, 1, 2, 12)
+    assert chosen_days(path, slice(f"{year}-01-02T06", noon)) == [5, 6]
+    for wrong in (f"{year}-02-31", datetime.datetime.now(datetime.UTC)):
+        with pytest.raises((ArgumentError, SourceError), match=r"does not have|has no label"):
+            chosen_days(path, wrong)
 
 
 def test_dates_without_cftime_show_units_and_calendar(

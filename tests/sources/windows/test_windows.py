@@ -23,7 +23,7 @@ from zarr.codecs import TransposeCodec
 from tests.hypothesis_profiles import examples
 from windrow import MapDataset, ReadOptions, verify
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
-from windrow.sources import Field, WindowDataSource
+from windrow.sources import Field, Window, WindowDataSource
 
 AnyArray = npt.NDArray[Any]
 NAMES = ("t", "z", "y", "x")
@@ -109,30 +109,24 @@ def test_any_grid_of_any_array(direct: bool, data: Any) -> None:
     dims = NAMES[: array.ndim]
     moving = data.draw(st.sets(st.sampled_from(dims), min_size=1), "moving")
     pad = data.draw(st.none() | st.sampled_from(PADS[:-1]), "pad")
-    sizes: dict[str, int] = {}
-    strides: dict[str, int] = {}
-    start: dict[str, int] = {}
-    stop: dict[str, int] = {}
-    cells, windows = [], []
+    given: dict[str, Window] = {}
+    cells, windows, bounds = [], [], []
     for dim, n in zip(dims, array.shape, strict=True):
         first, end = 0, n
         if data.draw(st.booleans(), f"bounds of {dim}"):
-            first = start[dim] = data.draw(st.integers(0, n - 1), f"start of {dim}")
-            end = stop[dim] = data.draw(st.integers(first + 1, n), f"stop of {dim}")
+            first = data.draw(st.integers(0, n - 1), f"start of {dim}")
+            end = data.draw(st.integers(first + 1, n), f"stop of {dim}")
+        bounds.append(range(first, end))
         if dim in moving:
-            most = end - first + 3 if pad else end - first
-            sizes[dim] = data.draw(st.integers(1, most), f"size along {dim}")
-            stride = sizes[dim]
-            if data.draw(st.booleans(), f"strides of {dim}"):
-                stride = strides[dim] = data.draw(st.integers(1, 6), f"stride along {dim}")
-            cells.append(grid(range(first, end), sizes[dim], stride, pad is not None))
-            windows.append(sizes[dim])
+            size = data.draw(st.integers(1, end - first + 3 if pad else end - first), "size")
+            stride = data.draw(st.none() | st.integers(1, 6), f"stride along {dim}")
+            given[dim] = Window(size, stride, cells=slice(first, end), pad=pad)
+            cells.append(grid(bounds[-1], size, stride or size, pad is not None))
+            windows.append(size)
         else:
+            given[dim] = Window(cells=slice(first, end))
             cells.append([first])
             windows.append(end - first)
-    bounds = [
-        range(start.get(d, 0), stop.get(d, n)) for d, n in zip(dims, array.shape, strict=True)
-    ]
     inside = array[tuple(slice(b.start, b.stop) for b in bounds)]
     expected = np.stack(
         [
@@ -143,9 +137,7 @@ def test_any_grid_of_any_array(direct: bool, data: Any) -> None:
     folder = Path(tempfile.mkdtemp())
     try:
         path = write(folder / "a", array, chunks, dims, **more)
-        source = WindowDataSource(
-            path, sizes, strides, start=start, stop=stop, pad=pad, fill=7, direct=direct
-        )
+        source = WindowDataSource(path, given, fill=7, direct=direct)
         assert len(source) == len(expected)
         check_all(source, expected, data)
     finally:
@@ -189,7 +181,7 @@ def test_numbers_of_windows_are_exact_for_huge_arrays(tmp_path: Path) -> None:
     path = tmp_path / "huge"
     shape = (360_001, 721, 1_441)
     zarr.create_array(str(path), shape=shape, dtype="f4", chunks=(1, 721, 1_441), fill_value=0)
-    source = WindowDataSource(path, {0: 3, 1: 32, 2: 32}, {0: 1, 1: 1, 2: 1})
+    source = WindowDataSource(path, {0: Window(3, 1), 1: Window(32, 1), 2: Window(32, 1)})
     counts = (360_001 - 2, 721 - 31, 1_441 - 31)
     assert len(source) == int(np.prod(counts, dtype=object))
     assert source[len(source) - 1].shape == (3, 32, 32)
@@ -210,7 +202,9 @@ def test_offsets_reach_into_the_padding(tmp_path: Path, pad: str) -> None:
         "run": Field(offsets={"t": [-3, 0, 2]}),
         "two": Field(offsets={"t": [0, 5]}, sizes={"t": 2}),
     }
-    found = WindowDataSource(path, fields=fields, pad=pad, fill=9).read(np.arange(20))
+    found = WindowDataSource(path, {"t": Window(pad=pad)}, fields=fields, fill=9).read(
+        np.arange(20)
+    )
     for name, cells in (("run", (-3, 0, 2)), ("two", (0, 1, 5, 6))):
         wanted = [[cut(array, (t + o, 0), (1, 3), pad, 9)[0] for o in cells] for t in range(20)]
         np.testing.assert_array_equal(found[name], wanted)
@@ -230,8 +224,7 @@ def test_arrays_are_aligned_by_the_names_of_their_axes(tmp_path: Path, direct: b
         group.create_array(name, data=array, chunks=chunks, dimension_names=dims)
     source = WindowDataSource(
         tmp_path / "g",
-        {"time": 3, "lat": 2},
-        {"time": 1},
+        {"time": Window(3, 1), "lat": 2},
         names=["t2m", "flux", "mask", "one"],
         direct=direct,
     )
@@ -261,42 +254,71 @@ def test_a_field_that_does_not_move_is_read_once(tmp_path: Path) -> None:
     assert source[9]["still"].tolist() == [[0, 1], [2, 3]]
 
 
-def test_a_mask_allows_only_windows_without_a_gap(tmp_path: Path) -> None:
+def firsts(source: WindowDataSource) -> list[int]:
+    return [int(np.ravel(window)[0]) for window in source.read(np.arange(len(source)))]
+
+
+def test_windows_read_selected_cells_alone(tmp_path: Path) -> None:
     array = numbered((50,))
     path = write(tmp_path / "a", array, (8,), ("t",))
     mask = np.ones(50, np.bool_)
     mask[[10, 30, 31]] = False
-    source = WindowDataSource(path, {"t": 4}, {"t": 1}, anchors={"t": mask})
+    source = WindowDataSource(path, {"t": Window(4, 1, select=mask)})
     expected = [t for t in range(47) if mask[t : t + 4].all()]
-    assert [int(window[0]) for window in source.read(np.arange(len(source)))] == expected
+    assert firsts(source) == expected
     assert f"{47 - len(expected)} masked along t" in repr(source)
     fields = {"x": Field(offsets={"t": [-12, 0]}), "y": Field(offsets={"t": 6})}
-    source = WindowDataSource(path, fields=fields, anchors={"t": mask})
     expected = [t for t in range(12, 44) if mask[[t - 12, t, t + 6]].all()]
-    assert source.read(np.arange(len(source)))["x"][:, 1].tolist() == expected
-    with pytest.raises(SourceError, match="the mask of 't' allows no window"):
-        WindowDataSource(path, {"t": 4}, anchors={"t": np.zeros(50, np.bool_)})
-    with pytest.raises(ArgumentError, match=r"the mask of 't' has 49 values, and there are 50"):
-        WindowDataSource(path, {"t": 4}, anchors={"t": mask[1:]})
+    for time in (Window(select=mask), [slice(0, 10), slice(32, None), slice(11, 30)]):
+        source = WindowDataSource(path, {"t": time}, fields=fields)
+        assert source.read(np.arange(len(source)))["x"][:, 1].tolist() == expected
+    with pytest.raises(SourceError, match="holds none of the 50 cells"):
+        WindowDataSource(path, {"t": Window(4, select=np.zeros(50, np.bool_))})
+    with pytest.raises(SourceError, match="the selection along 't' allows no window"):
+        WindowDataSource(path, {"t": Window(4, select=[slice(0, 3), slice(5, 8)])})
+    with pytest.raises(SourceError, match=r"the mask of 't' has 49 values, and there are 50"):
+        WindowDataSource(path, {"t": Window(4, select=mask[1:])})
+
+
+def test_slices_with_holes_are_padded_at_their_ends_alone(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", numbered((20,)), (8,), ("t",))
+    holes = [slice(2, 6), slice(9, 12)]
+    source = WindowDataSource(path, {"t": Window(3, 1, select=holes, pad="edge")})
+    assert source.read(np.arange(len(source))).tolist() == [[2, 3, 4], [3, 4, 5], [9, 10, 11]]
+    inputs = {"x": Field(offsets={"t": [-1, 0]})}
+    source = WindowDataSource(path, {"t": Window(select=holes, pad="edge")}, fields=inputs)
+    found = source.read(np.arange(len(source)))["x"].tolist()
+    assert found == [[2, 2], [2, 3], [3, 4], [4, 5], [9, 10], [10, 11]]
+    joined = WindowDataSource(path, {"t": Window(3, 1, select=[slice(2, 6), slice(6, 12)])})
+    whole = WindowDataSource(path, {"t": Window(3, 1, select=slice(2, 12))})
+    assert joined.fingerprint == whole.fingerprint
+    for more in ({"anchors": [2, 9]}, {"size": 2}):
+        centers = [[3]] if "size" in more else None
+        with pytest.raises(ArgumentError, match="one slice at most"):
+            WindowDataSource(path, {"t": Window(select=holes, **more)}, centers=centers)
 
 
 def test_a_list_gives_the_origins_in_its_order(tmp_path: Path) -> None:
     path = write(tmp_path / "a", numbered((50, 3)), (8, 2), ("t", "x"))
-    source = WindowDataSource(path, {"t": 4, "x": 2}, {"x": 1}, anchors={"t": [40, 3, -4, 3]})
-    assert len(source) == 8
-    assert source.read(np.arange(8))[:, 0, 0].tolist() == [120, 121, 9, 10, 138, 139, 9, 10]
+    listed = Window(4, anchors=[40, 3, -4, 3])
+    source = WindowDataSource(path, {"t": listed, "x": Window(2, 1)})
+    assert firsts(source) == [120, 121, 9, 10, 138, 139, 9, 10]
     epoch = np.concatenate(
         [b[:, 0, 0] for b in MapDataset.source(source).block_shuffle(seed=2).batch(3)]
     )
     assert sorted(epoch.tolist()) == [9, 9, 10, 10, 120, 121, 138, 139]
-    rows = WindowDataSource(path, anchors={"t": [7, 2]})
+    rows = WindowDataSource(path, {"t": Window(anchors=[7, 2])})
     assert rows.read(np.arange(2)).tolist() == [[21, 22, 23], [6, 7, 8]]
     with pytest.raises(
         SourceError, match=r"anchors\['t'\]\[1\] is 47, whose window would be the cells \[47, 51\)"
     ):
-        WindowDataSource(path, {"t": 4}, anchors={"t": [3, 47]})
-    with pytest.raises(ArgumentError, match="strides cannot"):
-        WindowDataSource(path, {"t": 4}, {"t": 2}, anchors={"t": [3]})
+        WindowDataSource(path, {"t": Window(4, anchors=[3, 47])})
+    for wrong, message in (
+        (Window(4, 2, anchors=[3]), "leave stride out"),
+        (Window(4, anchors=np.ones(50, np.bool_)), r"a mask of cells is Window\(select=...\)"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            WindowDataSource(path, {"t": wrong})
 
 
 # --- by location ---------------------------------------------------------------------------------
@@ -349,7 +371,8 @@ def test_windows_around_any_centers(direct: bool, data: Any) -> None:
                 first[dims.index(dim)] = at - sizes[dim] // 2
             size = [sizes.get(d, n) for d, n in zip(dims, array.shape, strict=True)]
             boxes.append(cut(array, first, size, pad, 9))
-        source = WindowDataSource(given, sizes, centers=centers, pad=pad, fill=9, **way)
+        windows = {dim: Window(size, pad=pad) for dim, size in sizes.items()}
+        source = WindowDataSource(given, windows, centers=centers, fill=9, **way)
         check_all(source, np.stack(boxes), data)
     finally:
         shutil.rmtree(folder)
@@ -380,13 +403,13 @@ def test_centers_that_can_not_be(tmp_path: Path) -> None:
     ):
         WindowDataSource(path, both, centers=[(9, 9), (1, 9)])
     with pytest.raises(RecordIndexError, match=r"centers\[0\] is \[9, 30\].* \[0, 20\), \[0, 30\)"):
-        WindowDataSource(path, both, centers=[(9, 30)], pad="edge")
+        WindowDataSource(path, dict.fromkeys("yx", Window(4, pad="edge")), centers=[(9, 30)])
     with pytest.raises(ArgumentError, match=r"shape \(n, 2\), one column for each of \['y', 'x'\]"):
         WindowDataSource(path, both, centers=[1, 2, 3])
     with pytest.raises(ArgumentError, match="centers must be integers"):
         WindowDataSource(path, both, centers=[(1.5, 2.0)])
-    with pytest.raises(ArgumentError, match="centers do not go together with strides"):
-        WindowDataSource(path, both, {"y": 1}, centers=[(9, 9)])
+    with pytest.raises(ArgumentError, match="centers list the windows; leave strides and anchors"):
+        WindowDataSource(path, {"y": Window(4, 1), "x": 4}, centers=[(9, 9)])
     assert len(WindowDataSource(path, both, centers=np.zeros((0, 2), np.int64))) == 0
 
 
@@ -412,33 +435,68 @@ def test_block_shuffle_of_patches_keeps_to_home_chunks(tmp_path: Path) -> None:
 
 def test_arguments_that_can_not_be(tmp_path: Path) -> None:
     path = write(tmp_path / "a", numbered((20, 30)), (8, 8), ("y", "x"))
-    for arguments, error, message in (
-        (({"z": 3},), ArgumentError, r"no array has the dimension 'z', they have \['y', 'x'\]"),
-        (({2: 3},), ArgumentError, "no array has the dimension 2"),
-        (({"y": 0},), SourceError, r"sizes\['y'\] must be at least 1, got 0"),
-        (({"y": 2.5},), ArgumentError, r"sizes\['y'\] must be an integer, got 2.5"),
-        ((3,), ArgumentError, "sizes must be a dict by dimension"),
-        (({"y": 21},), SourceError, r"a window of 21 cells along y does not fit into 20"),
-        (({"y": 2}, {"x": 2}), ArgumentError, "strides names 'x', and windows do not move along"),
-        ((), ArgumentError, "the size of windows is not given"),
-    ):
+    wrong: list[tuple[Any, type[Exception], str]] = [
+        ({"z": 3}, ArgumentError, r"no array has the dimension 'z', they have \['y', 'x'\]"),
+        ({2: 3}, ArgumentError, "no array has the dimension 2"),
+        ({"y": 0}, SourceError, r"windows\['y'\] must be at least 1, got 0"),
+        ({"y": 2.5}, ArgumentError, r"windows\['y'\] must be an integer, got 2.5; a label is"),
+        ({"y": "2019"}, ArgumentError, "which is not a duration .*; a label is Window"),
+        (
+            {"y": [-6, 0]},
+            ArgumentError,
+            r"a list of labels is Window\(select=...\), and a Field has",
+        ),
+        (3, ArgumentError, "windows must be a dict by dimension"),
+        ({"y": 21}, SourceError, r"a window of 21 cells along y does not fit into 20"),
+        (
+            {"y": 2, "x": Window(stride=2)},
+            ArgumentError,
+            "stride is given along 'x', and windows do",
+        ),
+        (
+            {"y": 2, "x": Window(pad="wrap")},
+            ArgumentError,
+            "pad is given along 'x', and windows do",
+        ),
+        ({"y": 2, "x": Window(tolerance="1h")}, ArgumentError, "no field has one along 'x'; leave"),
+        (None, ArgumentError, "the size of windows is not given"),
+        ({"y": Window(2, cells=slice(30, None))}, SourceError, "holds none of the 20 cells of 'y'"),
+        ({"y": Window(2, select="a")}, SourceError, "without a coordinate, give cells"),
+        ({"y": Window(2, select=3)}, ArgumentError, "a slice, a list of slices or a mask selects"),
+        ({"y": 3, 0: 4}, ArgumentError, "names 'y' twice, the second time as 0"),
+    ]
+    for windows, error, message in wrong:
         with pytest.raises(error, match=message):
-            WindowDataSource(path, *arguments)
-    for more, error, message in (
-        ({"pad": "mean"}, ArgumentError, "pad must be one of .*, got 'mean'"),
-        ({"pad": {"x": "wrap"}}, ArgumentError, "pad names 'x', and windows do not move"),
-        ({"pad": {"z": "wrap"}}, ArgumentError, "no array has the dimension 'z'"),
-        ({"start": {"y": 30}}, SourceError, r"start\['y'\] is 30, and there are 20 cells"),
-        ({"pad": "constant", "fill": 0.5}, ArgumentError, "fill 0.5 does not fit the array"),
+            WindowDataSource(path, windows)
+    padded = {"y": Window(2, pad="constant")}
+    others: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"windows": padded, "fill": 0.5}, ArgumentError, "fill 0.5 does not fit the array"),
         ({"dims": ("y",)}, ArgumentError, r"1 names, and array '' has 2 axes"),
         ({"fields": {"x": Field("b")}}, ArgumentError, "is of array 'b'"),
         ({"fields": {"x": 3}}, ArgumentError, "must be a Field, got 3"),
-        ({"select": {"y": "a"}}, SourceError, "the store has no coordinates of 'y'"),
         ({"decode": 1}, ArgumentError, "decode must be True, False or a float dtype"),
         ({"coordinates": True}, SourceError, "the store has no coordinates along"),
-    ):
+    ]
+    for more, error, message in others:
         with pytest.raises(error, match=message):
-            WindowDataSource(path, {"y": 2}, **more)
+            WindowDataSource(path, **{"windows": {"y": 2}, **more})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"pad": "mean"}, "pad must be one of .*, got 'mean'"),
+        ({"method": "pad"}, "method must be None or"),
+        ({"tolerance": "-3h"}, "tolerance must be a duration"),
+        ({"tolerance": "4nm"}, "tolerance is '4nm', which is not a duration"),
+        ({"select": 1, "cells": 2}, "give one of them"),
+        ({"size": 2**63}, "must be within"),
+        ({"stride": 2**70}, "must be within"),
+    ],
+)
+def test_windows_that_can_not_be(given: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message):
+        Window(**given)
 
 
 # --- labels and values ---------------------------------------------------------------------------
@@ -447,7 +505,7 @@ def test_arguments_that_can_not_be(tmp_path: Path) -> None:
 def test_grids_of_very_many_windows_are_verified_by_chunk(tmp_path: Path) -> None:
     path = tmp_path / "a"
     zarr.create_array(str(path), shape=(1, 16_500, 16_500), dtype="u1", chunks=(1, 5_500, 5_500))
-    source = WindowDataSource(path, {1: 2, 2: 2}, {1: 1, 2: 1})
+    source = WindowDataSource(path, {1: Window(2, 1), 2: Window(2, 1)})
     assert len(source) == 16_499**2
     report = verify(source, missing="error", progress=False)
     assert (report.chunks, len(report.bad)) == (9, 9)
@@ -476,7 +534,7 @@ def test_fields_select_levels_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["all"], -array[[7, 2]])
     assert found["z_level"].tolist() == [[500, 1000]] * 2
     assert found["z500_level"].tolist() == [500, 500]
-    whole = WindowDataSource(tmp_path / "g", fields=fields, select={"level": 850})
+    whole = WindowDataSource(tmp_path / "g", {"level": Window(select=850)}, fields=fields)
     np.testing.assert_array_equal(whole[0]["all"], -array[0, 1])
     np.testing.assert_array_equal(whole[0]["z500"], array[1, 2])
     with pytest.raises(
@@ -486,20 +544,21 @@ def test_fields_select_levels_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(
         SourceError, match=r"holds none .* they fall, so write slice\(1000, 850, None\)"
     ):
-        WindowDataSource(tmp_path / "g", {"time": 1}, select={"level": slice(850, 1000)})
+        WindowDataSource(tmp_path / "g", {"time": 1, "level": slice(850, 1000)})
 
 
-def test_without_coordinates_cells_are_selected_as_in_xarray(tmp_path: Path) -> None:
+def test_cells_are_selected_as_by_isel(tmp_path: Path) -> None:
     array = numbered((9, 4, 5))
     path = write(tmp_path / "a", array, (2, 4, 5), ("time", "channel", "x"))
     for label in (2, -1, [3, 0], slice(1, 3), slice(None, None, -2), slice(-2, None)):
-        source = WindowDataSource(path, {"time": 2}, select={"channel": label})
-        np.testing.assert_array_equal(source[1], array[2:4, label])
-    bounded = WindowDataSource(path, {"time": 2}, select={"time": slice(3, 8)})
+        for channel in (Window(select=label), Window(cells=label)):
+            source = WindowDataSource(path, {"time": 2, "channel": channel})
+            np.testing.assert_array_equal(source[1], array[2:4, label])
+    bounded = WindowDataSource(path, {"time": Window(2, select=slice(3, 8))})
     np.testing.assert_array_equal(bounded[0], array[3:5])
-    with pytest.raises(SourceError, match=r"select\['channel'\] is 4, and there are 4 cells"):
-        WindowDataSource(path, {"time": 2}, select={"channel": 4})
-    with pytest.raises(SourceError, match="the label 'red' cannot be found; give cells"):
-        WindowDataSource(path, {"time": 2}, select={"channel": "red"})
-    with pytest.raises(ArgumentError, match="select takes a slice there, got 3"):
-        WindowDataSource(path, {"time": 2}, select={"time": 3})
+    for wrong, message in (
+        (4, "the selection 4 along 'channel' is not among its 4 cells"),
+        ("red", "'red' along 'channel' .*without a coordinate, give cells"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            WindowDataSource(path, {"time": 2, "channel": Window(select=wrong)})

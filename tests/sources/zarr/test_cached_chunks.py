@@ -21,6 +21,7 @@ from windrow.core.native import native
 from windrow.errors import ReadError
 from windrow.sources import (
     RemoteOptions,
+    Window,
     WindowDataSource,
     ZarrDataSource,
 )
@@ -57,7 +58,7 @@ LAYOUTS = {
 ROWS = values(37, 7)
 CHUNK = (4, 7)
 LITTLE: dict[str, Any] = {"resident_bytes": 2_000, "in_flight_bytes": 400}
-WINDOWS = {0: 2, 1: 2}, {0: 1, 1: 1}
+WINDOWS = {0: Window(2, 1), 1: Window(2, 1)}
 # Of all records of a source.
 WAYS: list[Callable[[Any], Any]] = [
     lambda source: source.read(np.arange(len(source))).tobytes(),
@@ -153,8 +154,8 @@ def test_boxes_and_scattered_rows_are_those_of_local_files(
     for epoch in range(2):
         source = ZarrDataSource(url, remote=cached)
         assert batches(source, epoch, **LITTLE) == batches(local, epoch, **LITTLE)
-        windows = WindowDataSource(url, *WINDOWS, remote=cached)
-        here = WindowDataSource(folder / name, *WINDOWS)
+        windows = WindowDataSource(url, WINDOWS, remote=cached)
+        here = WindowDataSource(folder / name, WINDOWS)
         for options in ({}, LITTLE):
             assert batches(windows, epoch, **options) == batches(here, epoch, **options)
         order = np.arange(len(here))[::3]
@@ -176,12 +177,12 @@ def test_a_chunk_that_the_core_refuses_is_an_error_as_of_local_files(
         r"the chunk that holds cells \[4:8, 3:6\] cannot be read: .*c/1/1: \d+ bytes follow its end"
     )
     with pytest.raises(ReadError, match=told):
-        way(WindowDataSource(tmp_path / "a", *WINDOWS))
+        way(WindowDataSource(tmp_path / "a", WINDOWS))
     with RangeServer(stored) as server:
         for remote in (None, cached, cached):
             server.reset_counts()
             with pytest.raises(ReadError, match=told):
-                way(WindowDataSource(server.url("a"), *WINDOWS, remote=remote))
+                way(WindowDataSource(server.url("a"), WINDOWS, remote=remote))
             asked = [path for _, path, _ in server.counts().asked]
             assert asked.count("a/c/1/1") >= 1  # once more, past the cache
 

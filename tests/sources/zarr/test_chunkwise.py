@@ -24,7 +24,7 @@ from tests.volumes import volume
 from tests.zarr_layouts import rectilinear
 from windrow import MapDataset
 from windrow.errors import MissingExtraError, ReadError, SourceError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import Window, WindowDataSource, ZarrDataSource
 
 VOLUME = np.random.default_rng(0).integers(1, 200, (11, 9, 5), "u4")
 ENDINGS: dict[str, Callable[[bytes], bytes]] = {
@@ -170,7 +170,7 @@ def test_chunks_of_unequal_size(tmp_path: Path, shapes: list[Any], codecs: Any) 
     for again in (source, pickle.loads(pickle.dumps(source))):
         np.testing.assert_array_equal(again.read(np.arange(13)), GRID)
         np.testing.assert_array_equal(again.read(np.array([12, 0, 5, 5])), GRID[[12, 0, 5, 5]])
-    windows = WindowDataSource(tmp_path / "a", {0: 4, 1: 3}, {0: 3, 1: 2})
+    windows = WindowDataSource(tmp_path / "a", {0: Window(4, 3), 1: Window(3, 2)})
     expected = [GRID[a : a + 4, b : b + 3] for a in (0, 3, 6, 9) for b in (0, 2, 4, 6)]
     np.testing.assert_array_equal(windows.read(np.arange(16)), expected)
     shuffled = MapDataset.source(source).seed(0).shuffle().batch(4).to_iter_dataset()

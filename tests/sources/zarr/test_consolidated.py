@@ -18,7 +18,7 @@ from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.cli.main import main
 from windrow.errors import SourceError
-from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources import RemoteOptions, Window, WindowDataSource, ZarrDataSource
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
 FORMATS = pytest.mark.parametrize("zarr_format", [2, 3])
@@ -96,7 +96,7 @@ def test_rows_are_those_of_the_consolidated_metadata(
         np.testing.assert_array_equal(batches[2]["x"], VALUES[4:5])
         with pytest.warns(UserWarning, match=OLD):
             windows = WindowDataSource(
-                where, {"time": 2, "k": 1}, select={"time": slice("2020-01-04", None)}, **more
+                where, {"time": Window(2, select=slice("2020-01-04", None)), "k": 1}, **more
             )
         got = windows.read(np.arange(len(windows)))["x"]
         np.testing.assert_array_equal(got[..., 0], VALUES[3:5].T)

@@ -18,7 +18,7 @@ import zarr
 from tests.range_server import RangeServer
 from windrow import IterDataset, MapDataset
 from windrow.errors import ArgumentError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import Window, WindowDataSource, ZarrDataSource
 from windrow.sources.base import Source
 
 pytestmark = pytest.mark.filterwarnings("ignore:Consolidated metadata", "ignore:.*V3 specification")
@@ -77,10 +77,10 @@ def test_group_and_array_are_their_paths(store: str) -> None:
     array = group["t2m"]
     assert_same(ZarrDataSource(array, direct=True), ZarrDataSource(f"{store}/t2m"))
     assert_same(MapDataset.source(array)._node.source, ZarrDataSource(f"{store}/t2m"))  # type: ignore[attr-defined]
-    taken = {"time": slice("2020-01-03", "2020-01-07")}
+    taken = {"time": Window(2, select=slice("2020-01-03", "2020-01-07"))}
     assert_same(
-        WindowDataSource(array, {"time": 2}, select=taken, coordinates=True),
-        WindowDataSource(f"{store}/t2m", {"time": 2}, select=taken, coordinates=True),
+        WindowDataSource(array, taken, coordinates=True),
+        WindowDataSource(f"{store}/t2m", taken, coordinates=True),
     )
     assert_same(
         ZarrDataSource({"a": array, "b": {"c": group["wind"]}}),
@@ -136,10 +136,10 @@ def test_datasets_are_their_stores(store: str, chunks: Any) -> None:
         WindowDataSource(shown, {"time": 3}, decode=True),
         WindowDataSource(store, {"time": 3}, decode=True),
     )
-    taken = {"time": slice("2020-01-03", "2020-01-07")}
+    taken = {"time": Window(2, select=slice("2020-01-03", "2020-01-07"))}
     assert_same(
-        WindowDataSource(shown.t2m, {"time": 2}, select=taken, coordinates=True),
-        WindowDataSource(f"{store}/t2m", {"time": 2}, select=taken, coordinates=True),
+        WindowDataSource(shown.t2m, taken, coordinates=True),
+        WindowDataSource(f"{store}/t2m", taken, coordinates=True),
     )
     assert_same(
         ZarrDataSource({"a": shown[["t2m", "wind"]]}),
@@ -169,8 +169,8 @@ def test_an_array_that_was_computed_with_still_has_its_place(store: str) -> None
     ("change", "message"),
     [
         (lambda x: x.packed, r"shows decoded values .*decode=True.*mask_and_scale=False"),
-        (lambda x: x.t2m[2:5], r"(is a part of|is not) .*array .*select=.*"),
-        (lambda x: x.t2m.isel(lat=0), r"(is a part of|is not) .*array .*select=.*"),
+        (lambda x: x.t2m[2:5], r"(is a part of|is not) .*array .*WindowDataSource.*"),
+        (lambda x: x.t2m.isel(lat=0), r"(is a part of|is not) .*array .*WindowDataSource.*"),
         (lambda x: x.t2m.T, r"transposed.*\.load\(\)"),
         (lambda x: x.t2m.rename("t"), r"in its store the array is named 't2m'"),
         (lambda x: x.t2m.rename(lat="y"), r"dimensions \['time', 'y'\], and in its store .*'lat'"),
@@ -194,7 +194,7 @@ def test_computed_arrays_of_dask_are_refused(store: str) -> None:
 
 def test_datasets_in_memory_are_held_with_their_coordinates() -> None:
     source = WindowDataSource(
-        weather(), {"time": 2}, select={"time": slice("2020-01-03", "2020-01-06")}, coordinates=True
+        weather(), {"time": Window(2, select=slice("2020-01-03", "2020-01-06"))}, coordinates=True
     )
     for item in (source, pickle.loads(pickle.dumps(source))):
         record = item[1]

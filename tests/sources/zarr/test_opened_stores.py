@@ -137,7 +137,7 @@ def test_any_other_store_is_read_by_its_own_methods(tmp_path: Path) -> None:
         name: zarr.open_group(store, mode="r") for name, store in zip("ab", stores, strict=True)
     }
     with pytest.raises(SourceError, match=r"the stores differ in the labels of 'time'"):
-        WindowDataSource(groups, fields={"x": "a/t", "y": "b/t"}, sizes={"time": 2})
+        WindowDataSource(groups, {"time": 2}, fields={"x": "a/t", "y": "b/t"})
 
 
 class Failing(zarr.storage.WrapperStore[Any]):

@@ -26,7 +26,7 @@ import zstandard
 
 from windrow import MapDataset, verify
 from windrow.errors import ReadError, SourceError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import Window, WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.open_array import open_arrays
 from windrow.sources.zarr.source import ArrayTree
 
@@ -120,7 +120,7 @@ def test_what_tensorstore_can_not_decode(
     whole = np.concatenate(batches)
     np.testing.assert_array_equal(np.sort(whole, axis=0), np.sort(values.astype(native), axis=0))
     dims = ("a", "b") if "one name" in why else None
-    windows = WindowDataSource(path, sizes={0: 3}, strides={0: 2}, dims=dims, direct=direct)
+    windows = WindowDataSource(path, {0: Window(3, 2)}, dims=dims, direct=direct)
     np.testing.assert_array_equal(windows[4], values[8:11])
     if direct is None:
         with pytest.raises(SourceError, match="cannot be decoded directly"):

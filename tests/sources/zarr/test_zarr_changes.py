@@ -17,7 +17,7 @@ from tests.far_arrays import PATIENT, AnyArray, objects, values, write_ways
 from tests.range_server import RangeServer
 from windrow import MapDataset
 from windrow.errors import NotFoundError, ReadError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import Window, WindowDataSource, ZarrDataSource
 from windrow.sources.zarr import remote
 
 NEAR = ("core", "core shard", "tensorstore", "tensorstore shard", "zarr-python")
@@ -119,7 +119,7 @@ def test_a_chunk_that_is_not_stored_is_the_fill_value(store: Store, data: AnyArr
     source = store.opened()
     for _ in range(2):
         np.testing.assert_array_equal(source.read(np.arange(96)), expected)
-    windows = WindowDataSource(store.place, {0: 3}, {0: 1}, **store.settings)
+    windows = WindowDataSource(store.place, {0: Window(3, 1)}, **store.settings)
     np.testing.assert_array_equal(windows.read(np.arange(94))[:, 0], expected[:94])
 
 

@@ -31,7 +31,7 @@ from tests.hypothesis_profiles import examples
 from tests.zarr_layouts import DIRECTLY, Layout, reader_of, same, written
 from windrow import verify
 from windrow.errors import ArgumentError, ReadError, SourceError
-from windrow.sources import ArrayPart, Span, WindowDataSource, ZarrDataSource
+from windrow.sources import ArrayPart, Span, Window, WindowDataSource, ZarrDataSource
 from windrow.sources.chunks import RowReader
 
 AnyArray = npt.NDArray[Any]
@@ -341,7 +341,7 @@ def test_what_is_no_file_of_a_chunk_is_refused(tmp_path: Path, kind: str) -> Non
         assert caught.value.file == str(chunk)
         assert caught.value.records == (16, 24)
     np.testing.assert_array_equal(source.read(EVERY[:16]), ROWS[:16])
-    boxed = WindowDataSource(path, {0: 4, 1: 2}, {0: 4, 1: 1}, direct=True)
+    boxed = WindowDataSource(path, {0: 4, 1: Window(2, 1)}, direct=True)
     with pytest.raises(ReadError, match=rf"cells \[16:24, 0:3\].*{why}"):
         boxed.read(np.array([8]))
     bad = list(verify(source).bad)
@@ -432,7 +432,7 @@ def raw_array(path: Path, values: AnyArray, chunk: int) -> Path:
 
 def test_runs_longer_than_what_is_copied_at_once(tmp_path: Path) -> None:
     values = np.arange(600_000, dtype=np.uint32)
-    source = WindowDataSource(raw_array(tmp_path / "a", values, 250_000), {0: 280_000}, {0: 10})
+    source = WindowDataSource(raw_array(tmp_path / "a", values, 250_000), {0: Window(280_000, 10)})
     np.testing.assert_array_equal(
         source.read(np.array([31_999, 0])), [values[319_990:599_990], values[:280_000]]
     )

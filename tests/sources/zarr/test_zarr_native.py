@@ -22,7 +22,7 @@ from zarr import codecs
 
 from windrow.core import native
 from windrow.errors import ReadError
-from windrow.sources import WindowDataSource, ZarrDataSource
+from windrow.sources import Window, WindowDataSource, ZarrDataSource
 from windrow.sources.chunks import Span
 from windrow.sources.zarr.plain import PlainArray, native_chunks, plain_array
 
@@ -98,7 +98,7 @@ def large_chunks(path: Path, codec: codecs.ZstdCodec) -> np.ndarray[Any, Any]:
 @needs_core
 def test_the_rest_of_a_chunk_is_not_decoded_for_its_first_rows(tmp_path: Path) -> None:
     values = large_chunks(tmp_path / "x", codecs.ZstdCodec(level=1))
-    windows = WindowDataSource(tmp_path / "x", {0: 1_000}, {0: 500})
+    windows = WindowDataSource(tmp_path / "x", {0: Window(1_000, 500)})
     # One window lies on both sides of the border, and one begins at it.
     for number in (499, 500, 501):
         expected = values[500 * number :][:1_000]
@@ -112,7 +112,7 @@ def test_the_rest_of_a_chunk_is_not_decoded_for_its_first_rows(tmp_path: Path) -
 @needs_core
 def test_a_chunk_with_a_checksum_is_decoded_to_its_end(tmp_path: Path) -> None:
     values = large_chunks(tmp_path / "x", codecs.ZstdCodec(level=1, checksum=True))
-    windows = WindowDataSource(tmp_path / "x", {0: 1_000}, {0: 500})
+    windows = WindowDataSource(tmp_path / "x", {0: Window(1_000, 500)})
     np.testing.assert_array_equal(windows.read(np.array([3]))[0], values[1_500:2_500])
     with pytest.raises(ReadError, match="c/1"):
         windows.read(np.array([500]))

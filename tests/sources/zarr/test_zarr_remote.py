@@ -42,7 +42,7 @@ from windrow.errors import (
     SourceError,
     WindrowError,
 )
-from windrow.sources import RemoteOptions, WindowDataSource, ZarrDataSource
+from windrow.sources import RemoteOptions, Window, WindowDataSource, ZarrDataSource
 from windrow.sources.zarr.source import ArrayTree
 from windrow.sources.zarr.stores import Access
 from windrow.sources.zarr.urls import route_of
@@ -306,7 +306,7 @@ def test_limit_of_bytes(tmp_path: Path, options: dict[str, Any] | None) -> None:
         server.gather(2)
         np.testing.assert_array_equal(rows.read(wanted), data[wanted])
         few = WindowDataSource(
-            server.url("a"), {0: 1, 1: 8}, {0: 4}, storage_options=options, remote=remote
+            server.url("a"), {0: Window(1, 4), 1: 8}, storage_options=options, remote=remote
         )
         wanted = np.arange(0, len(few), 511)
         np.testing.assert_array_equal(few.read(wanted)[:, 0, 0], data[::4, ::8].reshape(-1)[wanted])
@@ -361,11 +361,9 @@ def labelled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 @pytest.mark.parametrize("options", [None, {"cookies": {"a": "b"}}])
 def test_coordinates_are_read_side_by_side(labelled: Path, options: dict[str, Any] | None) -> None:
     def source_at(place: str | Path, **settings: Any) -> WindowDataSource:
-        labels = {"time": slice("2020-01-05", None), "lat": slice(1, 2)}
+        given = {"time": Window(3, 1, select=slice("2020-01-05", None)), "lat": slice(1, 2)}
         wanted = ["time", "level", "lat", "lon", "valid_time"]
-        return WindowDataSource(
-            place, {"time": 3}, {"time": 1}, select=labels, coordinates=wanted, **settings
-        )
+        return WindowDataSource(place, given, coordinates=wanted, **settings)
 
     with RangeServer(labelled, latency_s=0.2) as server:
         began_s = time.monotonic()
@@ -386,10 +384,10 @@ def test_a_coordinate_that_is_refused_is_no_cell(labelled: Path) -> None:
     with RangeServer(objects(labelled)) as server:
         for key in [key for key in objects(labelled) if key.startswith("w/lat/")]:
             server.remove(key)
-        source = WindowDataSource(server.url("w/t"), {"time": 3}, select={"lat": slice(1, 3)})
+        source = WindowDataSource(server.url("w/t"), {"time": 3, "lat": slice(1, 3)})
         assert source[0].shape == (3, 3, 2, 6)  # the array knows of none: cells
         with pytest.raises(NotFoundError, match="w/lat/, though the consolidated metadata"):
-            WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
+            WindowDataSource(server.url("w"), {"time": 3, "lat": slice(1, 3)})
     with RangeServer(objects(labelled)) as server:
         probe = WindowDataSource(server.url("w"), {"time": 3})
         before = server.counts().requests
@@ -397,7 +395,7 @@ def test_a_coordinate_that_is_refused_is_no_cell(labelled: Path) -> None:
         server.plan([None] * before)
         server.chance(1.0, [status(403)])
         with pytest.raises((SourceError, ReadError), match="credentials"):
-            WindowDataSource(server.url("w"), {"time": 3}, select={"lat": slice(1, 3)})
+            WindowDataSource(server.url("w"), {"time": 3, "lat": slice(1, 3)})
 
 
 # --- what errors keep --------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ Invariant: as for every chunk cache, what `gather` returns or fills is never mem
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
@@ -16,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from windrow.core.native import buffer_of, native
-from windrow.core.threads import then
 from windrow.engine.chunk_cache import (
     ChunkCache,
     ChunkPlace,
@@ -27,7 +25,7 @@ from windrow.engine.chunk_cache import (
 )
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
-from windrow.sources.chunks import Box, BoxScatterReader, partly_read
+from windrow.sources.chunks import Box, BoxScatterReader
 from windrow.sources.ragged_column import PiecePlaces
 
 
@@ -45,20 +43,17 @@ class BoxCache(ChunkCache):
         self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[BoxFragments, WantedChunks]:
         found = self._part.fragments(indices)
-        return found, WantedChunks.of(found.chunks, self._part.chunk_count)
+        cells = found.lengths.prod(axis=1)
+        return found, WantedChunks.of(found.chunks, self._part.chunk_count, cells)
 
     # --- reading ---------------------------------------------------------------------------------
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        groups: list[list[Box]] = []
-        for place in places:
-            if place.out is None:
-                first, stop = self._part.bounds(place.number)
-                groups.append([Box(first, self._slot(place.slot, first, stop))])
-            else:
-                groups.append(place.out)
-        future = self._part.reader.start(list(itertools.chain(*groups)), pool)
-        return future if all(len(boxes) == 1 for boxes in groups) else _by_group(groups, future)
+        return self._part.reader.start(list(map(self._box, places)), pool)
+
+    def _box(self, place: ChunkPlace) -> Box:
+        first, stop = self._part.bounds(place.number)
+        return Box(first, self._slot(place.slot, first, stop))
 
     def _slot(self, slot: int, first: Sequence[int], stop: Sequence[int]) -> AnyArray:
         sizes = (s - f for f, s in zip(first, stop, strict=True))
@@ -67,20 +62,6 @@ class BoxCache(ChunkCache):
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
         return rest_of(future).errors
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        # The chunk is copied after decoding, while it is in the processor's cache. A chunk that other
-        # read batches may come back to is kept.
-        return last
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        return True
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        return self._part.boxes(wanted.out, wanted.fragments)
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return [wanted.targets[number] for number in wanted.of_chunk(at).tolist()]
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -126,18 +107,6 @@ class BoxCache(ChunkCache):
         return begin
 
 
-def _by_group(groups: Sequence[Sequence[Box]], future: Future[None]) -> Future[None]:
-    """A read of boxes, whose errors are of groups."""
-    owners = np.repeat(np.arange(len(groups)), [len(boxes) for boxes in groups]).tolist()
-
-    def ended(read: Future[None]) -> None:
-        errors = rest_of(read).errors
-        if errors:
-            raise partly_read(None, {owners[number]: error for number, error in errors.items()})
-
-    return then(future, ended)
-
-
 class ScatteredBoxCache(ScatteringCache, BoxCache):
     """Chunks whose reader copies boxes straight to the columns of read batches."""
 
@@ -150,8 +119,7 @@ class ScatteredBoxCache(ScatteringCache, BoxCache):
         return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
 
     def _to_slot(self, place: ChunkPlace) -> Box:
-        first, stop = self._part.bounds(place.number)
-        return Box(first, self._slot(place.slot, first, stop))
+        return self._box(place)
 
     def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
         for wanted, _, at in uses:

@@ -91,23 +91,32 @@ class WantedChunks:
     Args:
         numbers: Their numbers, each once, ascending.
         which: For each fragment, which of these chunks it lies in, int64.
-        rows: How many rows are wanted of each; None for a part whose chunks are not of rows.
+        rows: How many rows are wanted of each; of boxes how many cells.
     """
 
     numbers: list[int]
     which: IntArray
-    rows: list[int] | None = None
+    rows: list[int]
 
     @classmethod
-    def of(cls, chunks: IntArray, chunk_count: int) -> WantedChunks:
-        """The chunks of fragments, of a part with `chunk_count` chunks."""
+    def of(
+        cls, chunks: IntArray, chunk_count: int, lengths: IntArray | None = None
+    ) -> WantedChunks:
+        """The chunks of fragments, of a part with `chunk_count` chunks.
+
+        Args:
+            chunks: The chunk of each fragment.
+            chunk_count: The number of chunks of the part.
+            lengths: The rows of each fragment; None for one each.
+        """
         if chunk_count > 4 * len(chunks):
             distinct, which = np.unique(chunks, return_inverse=True)
         else:
             wanted = np.zeros(chunk_count, np.bool_)  # a sort costs five times as much
             wanted[chunks] = True
             distinct, which = np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[chunks]
-        return cls(distinct.tolist(), which)
+        rows = np.bincount(which, lengths, minlength=len(distinct))
+        return cls(distinct.tolist(), which, rows.astype(np.int64).tolist())
 
 
 def fragments_of(
@@ -148,9 +157,7 @@ def in_numpy(
 ) -> tuple[Fragments, WantedChunks]:
     """What `fragments_of` returns where there is no core, or numbers are absurd."""
     found, chunks = _with_chunks(part, indices, places)
-    wanted = WantedChunks.of(chunks, part.chunk_count)
-    rows = np.bincount(wanted.which, found.lengths, minlength=len(wanted.numbers))
-    return found, dataclasses.replace(wanted, rows=rows.astype(np.int64).tolist())
+    return found, WantedChunks.of(chunks, part.chunk_count, found.lengths)
 
 
 def _with_chunks(
@@ -187,7 +194,7 @@ class ChunkPlace:
 
     number: int
     slot: int = -1
-    out: list[Any] | None = None  # what `ChunkCache.chosen` gave for it
+    out: list[Any] | None = None  # these, what `targets` returned for each, and its number there
 
 
 class WantedRecords(Protocol):
@@ -197,7 +204,7 @@ class WantedRecords(Protocol):
     """The column of the read batch; None until it is made."""
 
     targets: Any
-    """What `ChunkCache.targets` returned for it."""
+    """What `ChunkCache.targets` returned for it, if some chunk goes straight there."""
 
     fragments: Any
 
@@ -248,26 +255,9 @@ class ChunkCache(abc.ABC):
         Raises the error of a read that failed as a whole.
         """
 
-    @abc.abstractmethod
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        """Whether a chunk may go straight to the columns of read batches, without a slot.
-
-        Args:
-            read_batches: How many want it.
-            last: Whether it is likely that no later read batch wants it.
-        """
-
-    @abc.abstractmethod
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        """Whether chunk `number`, chunk `at` of a read batch, goes straight there if it may."""
-
-    @abc.abstractmethod
     def targets(self, wanted: WantedRecords) -> Any:
-        """The targets of all fragments in the column of a read batch; see `chosen`."""
-
-    @abc.abstractmethod
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        """The targets of the fragments of chunk `at` of a read batch, which skips its slot."""
+        """Where fragments go in the column of a read batch, whose chunks need no slot."""
+        raise TypeError(f"{type(self).__name__}: every chunk needs a slot")
 
     @abc.abstractmethod
     def empty(self, count: int, fragments: Any) -> Any:
@@ -280,10 +270,6 @@ class ChunkCache(abc.ABC):
     @abc.abstractmethod
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         """A new column of `count` records, made of all their fragments."""
-
-    def release(self) -> None:
-        """Give up the memory of the slots until one is used again; none is in use now."""
-        return
 
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
@@ -305,10 +291,6 @@ class ArrayCache(ChunkCache):
     def _runs(self) -> AnyArray:
         return runs_of(self._rows, self._part.size or 1)
 
-    def release(self) -> None:
-        self.__dict__.pop("_rows", None)
-        self.__dict__.pop("_runs", None)
-
     def fragments(
         self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Fragments, WantedChunks]:
@@ -319,38 +301,12 @@ class ArrayCache(ChunkCache):
 
     def _span(self, place: ChunkPlace) -> Span:
         first, stop = self._part.bounds(place.number)
-        if place.out is not None:
-            return Span(first, stop, place.out[0])
         before = first + self._part.shift - place.number * self._part.chunk_rows
         at = place.slot * self._part.chunk_rows + before
         return Span(first, stop, self._rows[at : at + stop - first])
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
         return rest_of(future).errors
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return read_batches == 1 and self._part.has_single_rows
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        # If the whole chunk is wanted, in order.
-        fragments: Fragments = wanted.fragments
-        mine = wanted.of_chunk(at)
-        first, stop = self._part.bounds(number)
-        if len(mine) != stop - first:
-            return False
-        # Records ascend here, each once. This check dominates for small chunks, so no np.diff.
-        if fragments.records[mine[-1]] - fragments.records[mine[0]] != len(mine) - 1:
-            return False
-        sources = fragments.sources[mine]
-        return bool((sources[1:] - sources[:-1] == 1).all())
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        return wanted.out
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        mine = wanted.of_chunk(at)
-        first = int(wanted.fragments.records[mine[0]])
-        return [wanted.targets[first : first + len(mine)]]
 
     def finished(self, out: Any, fragments: Fragments) -> Any:
         return out
@@ -420,14 +376,11 @@ class ArrayCache(ChunkCache):
 class ScatteringCache(ChunkCache):
     """Chunks whose reader copies what is wanted straight to the columns of read batches.
 
-    It is copied while the decoded chunk is in the processor's cache, and has no slot.
+    It is copied while the decoded chunk is in the processor's cache.
     """
 
     _reader: Any
     """Has `start_scattered`."""
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return [(wanted, wanted.targets, at)]
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
         future: Future[Any] = self._reader.start_scattered(list(map(self._wanted, places)))
@@ -509,18 +462,6 @@ class ListCache(ChunkCache):
             chunks.extend([()] * (slot + 1 - len(chunks)))
             chunks[slot] = chunk
         return rest.errors
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return False
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        return False
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        return wanted.out
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        raise TypeError("chunks of lists have a slot")
 
     def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:
         return out

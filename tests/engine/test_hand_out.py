@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
+from tests.room import room_for
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.core.native import native
 from windrow.errors import ReadError
@@ -39,8 +40,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def room(chunks: float) -> ReadOptions:
     """Room for the records of so many chunks."""
-    chunk_bytes = CHUNK * ROW_BYTES
-    return ReadOptions(resident_bytes=int(chunks * chunk_bytes), in_flight_bytes=8 * chunk_bytes)
+    return room_for(chunks * CHUNK * ROW_BYTES)
 
 
 def blocks(store: Path, window: int) -> MapDataset[Any]:
@@ -146,9 +146,6 @@ def test_the_stream_is_the_same_with_any_room(data: st.DataObject) -> None:
             chain = chain[:: data.draw(st.integers(1, 7), "step")]
         chain = chain.repeat(data.draw(st.integers(1, 3), "epochs"))
         batched = chain.batch(data.draw(st.integers(1, 50), "batch"))
-        options = ReadOptions(
-            prefetch_buffer_size=data.draw(st.integers(1, 40), "buffer"),
-            resident_bytes=resident * ROW_BYTES,
-            in_flight_bytes=data.draw(st.integers(1, 20), "chunks in flight") * chunk * ROW_BYTES,
-        )
+        buffer = data.draw(st.integers(1, 40), "buffer")
+        options = room_for(resident * ROW_BYTES, prefetch_buffer_size=buffer)
         assert are_equal(batched.to_iter_dataset(options), batches_of(batched))

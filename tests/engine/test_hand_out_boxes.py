@@ -28,7 +28,7 @@ CHUNKS = 4 * 4
 VALUES = np.arange(np.prod(SHAPE), dtype="i4").reshape(SHAPE)
 PLACES = [(y, x) for y in range(0, 22, 2) for x in range(0, 19, 3)]
 # Room for the records of half an epoch, and less than all chunks take.
-ROOM = ReadOptions(resident_bytes=10 * 8 * 7 * 4, in_flight_bytes=4 * 8 * 7 * 4)
+ROOM = ReadOptions(memory_bytes=10 * 8 * 7 * 4)
 
 
 def patches(folder: Path) -> MapDataset[Any]:

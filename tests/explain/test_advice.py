@@ -20,7 +20,7 @@ pytestmark = pytest.mark.jobs
 # Makes a dataset from the options of its stream.
 Make: TypeAlias = Callable[[ReadOptions], IterDataset[Any]]
 
-LITTLE = ReadOptions(prefetch_buffer_size=8, resident_bytes=4_000, in_flight_bytes=800)
+LITTLE = ReadOptions(prefetch_buffer_size=8, memory_bytes=4_000)
 
 
 def group(records: int, **chunk_rows: int) -> PiecedSource:
@@ -47,7 +47,7 @@ def told(dataset: Any, kind: str) -> Advice:
 
 
 def advised_bytes(advice: Advice) -> int | None:
-    found = re.search(r"ReadOptions\(resident_bytes=([\d_]+)\)", advice.do)
+    found = re.search(r"ReadOptions\(memory_bytes=([\d_]+)\)", advice.do)
     return None if found is None else int(found[1])
 
 
@@ -93,7 +93,7 @@ def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
     advice = told(make(LITTLE), kind)
     number = advised_bytes(advice)
     assert number is not None
-    dataset = make(dataclasses.replace(LITTLE, resident_bytes=number))
+    dataset = make(dataclasses.replace(LITTLE, memory_bytes=number))
     assert kind not in kinds(dataset)
     assert counted(dataset) < counted(make(LITTLE))
 
@@ -102,7 +102,7 @@ def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
 
 
 def test_passes_are_no_reads_too_many() -> None:
-    roomy = ReadOptions(prefetch_buffer_size=8, resident_bytes=100_000)
+    roomy = ReadOptions(prefetch_buffer_size=8, memory_bytes=200_000)
     assert kinds(rows().shuffle(seed=1).batch(8).to_iter_dataset(roomy).repeat(3)) == []
     blocks = rows().block_shuffle(seed=1, window_blocks=2).batch(8)
     assert kinds(blocks.to_iter_dataset(LITTLE).repeat(3)) == []

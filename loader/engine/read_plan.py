@@ -1,0 +1,263 @@
+"""Which chunks planned read batches want, and when and where each chunk is read.
+
+A stream is made in read batches, and their chunks are planned many read batches before their turn. A
+chunk is *over* when all its rows are planned and no read batch in the newer half of the plan wants it:
+an order that takes chunks in turn, or in blocks, is past such a chunk then.
+
+Contract:
+1. A chunk is read once for all read batches that are planned when its read starts.
+2. It starts when one of the next two read batches wants it, or, if it is over, as early as `lead` records.
+3. It goes straight to the read batches that want it if it is over, or if chunks have no slots. Otherwise it
+   has a slot. One that is over gives its slot back when its read batches are made, others stay.
+4. A slot is a free one, or that of the chunk which no planned read batch has wanted for the longest time,
+   or else that of the chunk whose next use is farthest.
+5. A longer plan saves reads until the next chunk to read is over and the plan is twice the lead.
+
+Invariant: it reads nothing, waits for nothing, and what it decides follows from the calls alone.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import heapq
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from windrow.engine.chunk_cache import ChunkPlace, WantedChunks
+from windrow.sources.base import IntArray
+
+
+class PlannedChunk(ChunkPlace):
+    """A chunk that is wanted, being read or in a slot.
+
+    Attributes:
+        due: The place of the first read batch that wants it.
+        uses: The tickets that want it and are not served, each with its number for the chunk.
+        rows: How many of its rows were planned.
+        is_there: Whether its read has ended.
+        is_kept: Whether it stays in its slot when no planned read batch wants it.
+        read: The read that it is part of.
+    """
+
+    def __init__(self, number: int, due: int) -> None:
+        super().__init__(number)
+        self.due = due
+        self.uses: list[tuple[Ticket, int]] = []
+        self.rows = 0
+        self.is_there = self.is_kept = False
+        self.read: Any = None
+
+
+class Ticket:
+    """The records of one part that one read batch wants."""
+
+    def __init__(
+        self, number: int, place: int, count: int, fragments: Any, which: IntArray
+    ) -> None:
+        self.read_batch = number
+        self.place = place  # records that were planned before its read batch
+        self.count = count
+        self.fragments = fragments
+        self.which = which  # per fragment, which of the ticket's chunks
+        self.chunks: list[PlannedChunk] = []
+        self.served: set[int] = set()  # chunks whose rows are in `out`, or on their way
+        self.out: Any = None
+        self.targets: Any = None  # in `out`
+        self.is_early = False  # whether `out` was made before the read batch
+
+    @functools.cached_property
+    def _by_chunk(self) -> tuple[IntArray, IntArray]:
+        order = np.argsort(self.which, kind="stable")
+        return order, np.searchsorted(self.which[order], np.arange(len(self.chunks) + 1))
+
+    @property
+    def chunk_count(self) -> int:
+        """Number of chunks that the read batch wants."""
+        return len(self.chunks)
+
+    def of_chunk(self, at: int) -> IntArray:
+        """The fragments that lie in chunk `at`."""
+        order, bounds = self._by_chunk
+        return order[bounds[at] : bounds[at + 1]]
+
+
+class ReadPlan:
+    """The plan of one part of a source, for one stream."""
+
+    def __init__(
+        self,
+        rows_of: Callable[[int], int],
+        slots: int,
+        lead: int,
+        *,
+        scatters: bool = False,
+        is_remote: bool = False,
+    ) -> None:
+        """Start without a read batch.
+
+        Args:
+            rows_of: The number of rows of a chunk.
+            slots: The most chunks that have a slot; 0 if chunks go straight to read batches.
+            lead: Records whose reads may start before their read batches are due.
+            scatters: Whether a chunk can go straight to read batches.
+            is_remote: Whether chunks that are not over start early, too: those reads wait.
+        """
+        self._rows_of, self._slots, self._lead = rows_of, slots, lead
+        self._scatters, self._is_remote = scatters, is_remote
+        self.planned = self.made = 0  # records, since the start of the stream
+        self.known: dict[int, PlannedChunk] = {}
+        self._queue: collections.deque[PlannedChunk] = collections.deque()  # to be read, by `due`
+        self._free = list(range(slots))  # a heap: low slots first, so that few pages are touched
+        self._held: dict[int, PlannedChunk] = {}  # by slot
+        self._idle: dict[int, PlannedChunk] = {}  # wanted by no planned read batch; oldest first
+        self._by_next_use: list[PlannedChunk] = []  # of `_held`, when `_sorted_at` were made
+        self._sorted_at = -1
+        self._has_ended = False
+
+    @property
+    def used_slots(self) -> int:
+        """Number of slots that chunks have."""
+        return self._slots - len(self._free)
+
+    # --- read batches ----------------------------------------------------------------------------
+
+    def add(self, ticket: Ticket, wanted: WantedChunks) -> int:
+        """Plan the records of a read batch; returns the number of chunks to read for them."""
+        self.planned += ticket.count
+        new = 0
+        for at, (number, rows) in enumerate(zip(wanted.numbers, wanted.rows, strict=True)):
+            chunk = self.known.get(number)
+            if chunk is None:
+                chunk = self.known[number] = PlannedChunk(number, ticket.place)
+                self._queue.append(chunk)
+                new += 1
+            elif not chunk.uses:
+                self._idle.pop(number, None)
+            chunk.uses.append((ticket, at))
+            chunk.rows += rows
+            ticket.chunks.append(chunk)
+        return new
+
+    def remove(self, ticket: Ticket) -> None:
+        """Remove a read batch that is made, or given up."""
+        self.made += ticket.count
+        for at, chunk in enumerate(ticket.chunks):
+            if at not in ticket.served:
+                chunk.uses.remove((ticket, at))
+                self.rest(chunk)
+
+    def end(self) -> None:
+        """Note that every read batch is planned."""
+        self._has_ended = True
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether a longer plan would save reads, or keep the reads going."""
+        if self.planned - self.made < 2 * self._lead:
+            return True
+        return bool(self._queue) and not self.is_over(self._queue[0])
+
+    def is_over(self, chunk: PlannedChunk) -> bool:
+        """Whether no later read batch is likely to want a chunk."""
+        if self._has_ended:
+            return True
+        is_old = not chunk.uses or 2 * chunk.uses[-1][0].place <= self.made + self.planned
+        return is_old and chunk.rows >= self._rows_of(chunk.number)
+
+    # --- what to read ----------------------------------------------------------------------------
+
+    def is_due(self, place: int) -> bool:
+        """Whether a read batch at `place` wants a chunk whose read was not started."""
+        return bool(self._queue) and self._queue[0].due <= place
+
+    def take(self, records: int) -> tuple[PlannedChunk, PlannedChunk | None] | None:
+        """Take the next chunk to read, if one of the next `records` records wants it or it may start early.
+
+        Returns:
+            The chunk, which goes straight to its uses if it has no slot; and the chunk that has to
+            be copied out of this slot to its uses first. None if no chunk is to be read now, or no
+            slot is free until a read has ended.
+        """
+        while self._queue and not self._queue[0].uses:  # its read batches were given up
+            del self.known[self._queue.popleft().number]
+        if not self._queue:
+            return None
+        chunk = self._queue[0]
+        is_over, far = self.is_over(chunk), chunk.due - self.made
+        if far >= records and not (far < self._lead and (is_over or self._is_remote)):
+            return None
+        crowded_out = None
+        if self._scatters and (is_over or not self._slots):
+            del self.known[chunk.number]
+        elif self._free:
+            chunk.slot = heapq.heappop(self._free)
+        elif self._idle:
+            oldest = self._idle.pop(next(iter(self._idle)))
+            del self.known[oldest.number]
+            chunk.slot, oldest.slot = oldest.slot, -1
+        elif (crowded_out := self._farthest()) is not None:
+            del self.known[crowded_out.number]
+            chunk.slot = crowded_out.slot
+        else:
+            return None
+        self._queue.popleft()
+        chunk.is_kept = not is_over
+        if chunk.slot >= 0:
+            self._held[chunk.slot] = chunk
+        return chunk, crowded_out
+
+    def _farthest(self) -> PlannedChunk | None:
+        """The chunk in a slot, read already, whose next use is farthest."""
+        for again in (False, True):
+            if again or self._sorted_at != self.made:
+                self._sorted_at = self.made
+                held = [chunk for chunk in self._held.values() if chunk.uses and chunk.is_there]
+                self._by_next_use = sorted(held, key=_next_use)
+            while self._by_next_use:
+                chunk = self._by_next_use.pop()
+                if chunk.slot >= 0 and chunk.uses:
+                    return chunk
+        return None
+
+    # --- what arrives ----------------------------------------------------------------------------
+
+    def arrived(self, chunk: PlannedChunk) -> None:
+        """Note that a chunk was read."""
+        chunk.is_there = True
+        self.rest(chunk)
+
+    def failed(self, chunk: PlannedChunk) -> None:
+        """Note that a chunk could not be read: a later read batch tries again."""
+        self._release(chunk)
+        if self.known.get(chunk.number) is chunk:
+            del self.known[chunk.number]
+
+    def served(self, chunk: PlannedChunk) -> Sequence[tuple[Ticket, int]]:
+        """End the uses of a chunk, whose rows are copied to them now; returns these."""
+        uses, chunk.uses = chunk.uses, []  # else chunk and ticket would keep the column alive
+        for ticket, at in uses:
+            ticket.served.add(at)
+        return uses
+
+    def rest(self, chunk: PlannedChunk) -> None:
+        """Keep a chunk that no planned read batch wants, or free its slot."""
+        if chunk.uses or chunk.slot < 0 or not chunk.is_there:
+            return
+        if chunk.is_kept:
+            self._idle[chunk.number] = chunk
+        else:
+            del self.known[chunk.number]
+            self._release(chunk)
+
+    def _release(self, chunk: PlannedChunk) -> None:
+        if chunk.slot >= 0:
+            del self._held[chunk.slot]
+            heapq.heappush(self._free, chunk.slot)
+            chunk.slot = -1
+
+
+def _next_use(chunk: PlannedChunk) -> int:
+    return chunk.uses[0][0].place

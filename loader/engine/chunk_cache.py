@@ -454,6 +454,8 @@ class ListCache(ChunkCache):
         return Fragments(needs.records, self._part.places(indices)), chunks
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        for place in places:  # what lay there is not held while the next one is read
+            self._chunks[place.slot : place.slot + 1] = [()] * (place.slot < len(self._chunks))
         return self._part.start([place.number for place in places], pool)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:

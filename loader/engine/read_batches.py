@@ -324,7 +324,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
         self._run.heard(result, self._chain.halves)
-        if self._prefetcher is not None:
+        if self._prefetcher is not None and self._run.has_values:
             self._run.maker.weigh(always=True)  # such read batches are few, and long
         too_few = self._executor.wants_more_rows()
         self._size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
@@ -353,7 +353,7 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
     if not prefetcher or not prefetcher.wants_more:
         return 2
     # Little by little, since planning many at once delays the next batch.
-    return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
+    return max(2, min(MOST_READ_BATCHES, prefetcher.batches_per_plan * (1 + made)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -22,8 +22,9 @@ from windrow.sources import ZarrDataSource
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native core copies the rows")
 
-ROWS, CHUNK, ROW_BYTES = 8_000, 40, 128
+ROWS, CHUNK, ROW_BYTES = 8_000, 40, 1_024
 CHUNKS = ROWS // CHUNK
+WIDTH = ROW_BYTES // 4
 
 
 def written(folder: Path, rows: int = ROWS, chunk: int = CHUNK) -> Path:
@@ -70,7 +71,7 @@ def test_chunks_in_order_are_read_once(store: Path, batch: int) -> None:
     chain = MapDataset.source(ZarrDataSource(store)).repeat(2).batch(batch)
     found, reads, _ = read(chain.to_iter_dataset(room(16)))
     assert reads <= 2 * CHUNKS
-    assert np.array_equal(np.concatenate(found)[:, 0] // 32, np.tile(np.arange(ROWS), 2))
+    assert np.array_equal(np.concatenate(found)[:, 0] // WIDTH, np.tile(np.arange(ROWS), 2))
 
 
 def decoded(dataset: IterDataset[Any]) -> int:
@@ -99,7 +100,7 @@ def test_a_read_of_a_global_shuffle_serves_all_that_is_planned(store: Path) -> N
     found, reads, _ = read(chain.to_iter_dataset(room(CHUNKS / 4)))
     # Each chunk about once for each quarter of the epoch, and once more where it was begun early.
     assert 3 * CHUNKS < reads < 6 * CHUNKS
-    assert sorted(np.concatenate(found)[:, 0].tolist()) == list(range(0, 32 * ROWS, 32))
+    assert sorted(np.concatenate(found)[:, 0].tolist()) == list(range(0, WIDTH * ROWS, WIDTH))
 
 
 def test_little_room_keeps_chunks_in_slots(store: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_damaged_chunk_is_an_error_of_its_own_batches(tmp_path: Path) -> None:
     chain = blocks(store, 8).batch(16)
     batches = batches_of(chain)
     (store / "c" / "77" / "0").write_bytes(b"damaged")
-    bad = [bool(np.any(each[:, 0] // 32 // CHUNK == 77)) for each in batches]
+    bad = [bool(np.any(each[:, 0] // WIDTH // CHUNK == 77)) for each in batches]
     with iter(chain.to_iter_dataset(room(16))) as iterator:
         for k in range(bad.index(True)):
             assert np.array_equal(next(iterator), batches[k])

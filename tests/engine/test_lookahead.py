@@ -373,12 +373,13 @@ def test_windows_share_the_chunks_they_lie_in() -> None:
 
 def test_a_global_shuffle_in_a_quarter_of_the_store_reads_as_seldom_as_it_can() -> None:
     chunks, rows, kept = 100, 64, 25
-    source = pieced(chunks * rows, rows)
+    width = 512  # of which the indices of a row are little
+    source = pieced(chunks * rows, rows, width=width)
     dataset = MapDataset.source(source).shuffle(seed=1).repeat(6).batch(2 * rows)
     horizon = 3 * kept // 2
-    options = budget(4 * kept * rows)
+    options = room_for(4 * kept * rows * width * 8)
     counts = starts_by_batch(dataset, source, options)[2 * horizon : -horizon]
     # Nearly every batch needs nearly every chunk. Those with a slot are there; each read of another
     # serves the batches of one horizon and no more.
     fewest = (chunks - kept) / horizon
-    assert np.mean(counts) <= 1.05 * fewest
+    assert np.mean(counts) <= 1.1 * fewest

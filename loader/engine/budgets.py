@@ -1,6 +1,6 @@
 """Budgets: the bytes that an iterator may hold, and what its prefetchers have of them.
 
-Elements that wait for the loop get an eighth, each of four read batches a 16th, up to what makes them fast.
+Elements that wait for the loop get an eighth, each of two read batches a 16th, up to what makes them fast.
 The rest is for chunks and for the records of planned read batches.
 
 Invariant: sizes follow from a part's layout, or from a sample of chunks at even distances.
@@ -28,18 +28,18 @@ from windrow.transforms.nodes import Node, sources_of, walk
 from windrow.transforms.nodes.following import group_size
 from windrow.transforms.options import ReadOptions
 
-# What planning a record costs in indices. A fragment of a box costs more, since it is a view of a
-# column too.
+# What planning a record costs in indices. A fragment of a box has some for each axis.
 _INDEX_BYTES = 64
-_BOX_BYTES, _AXIS_BYTES = 384, 64
+_BOX_BYTES, _AXIS_BYTES = 80, 48
 # Chunks that planned records have room for, if chunks are to have no slots: with fewer, read batches
 # shorter than a chunk would each read it.
 _LEAST_CHUNKS = 8
 # How many parts of boxes need as much memory as a chunk at least, if chunks are to have no slots.
 _BOXES_PER_CHUNK = 4
-_BATCHES = 4  # read batches, and blocks made of them, that are held at a time
+_BATCHES = 2  # read batches that are in progress at a time
 # Remote reads begin this many times as early, since they mostly wait.
 _REMOTE_LEAD = 4
+_SMALL = 4  # times the lead: what a plan in order holds, too
 MOST_KEPT = 0.75
 """The largest share of the memory for chunks that a store may have to be kept whole."""
 _KEPT = 0.25  # the share for the chunks of another store, if they need slots
@@ -84,9 +84,9 @@ def budget_of(options: ReadOptions) -> Budget:
 
 def memory_for(store_bytes: int, streams: int) -> int:
     """The `memory_bytes` with which all chunks of a store are kept."""
-    # No more than 3/4 is for chunks, and no more than 64 MiB for batches.
+    # A quarter is for batches, and no more than 48 MiB.
     most = store_bytes * 4 / 3
-    return math.ceil(streams * min(most * 4 / 3, most + 64 * MIB)) + 1
+    return math.ceil(streams * min(most * 4 / 3, most + 48 * MIB)) + 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -100,6 +100,7 @@ class PartRoom:
         record_bytes: Bytes of the part in one record.
         index_bytes: Bytes to plan one fragment.
         slots: The most chunks that are in memory or being read; 0 if all go straight to read batches.
+        keeps: Whether all chunks are kept from the start, since the store is small.
         scatters: Whether chunks can go straight to all read batches that want them.
         lead: The number of records whose reads begin before their read batches are due.
     """
@@ -110,6 +111,7 @@ class PartRoom:
     record_bytes: int
     index_bytes: int
     slots: int
+    keeps: bool
     scatters: bool
     lead: int
 
@@ -119,15 +121,20 @@ class PartRoom:
         return self.part.chunk_count <= self.slots
 
     def rows_of(self, chunk: int) -> int:
-        """The rows of a chunk; of boxes its cells, and of lists as many as chunks have on average."""
+        """The rows of a chunk that an epoch of all records wants; of boxes the cells, of lists the records.
+
+        Where records overlap, they want each row more than once: as often as on average.
+        """
+        each = len(self.source) / self.part.chunk_count
         match self.part:
             case ArrayPart() as part:
                 first, stop = part.bounds(chunk)
-                return stop - first
+                return max(stop - first, int(each * (part.size or 1)))
             case BoxPart() as part:
-                return math.prod(b - a for a, b in zip(*part.bounds(chunk), strict=True))
-            case part:
-                return max(1, len(self.source) // part.chunk_count)
+                cells = math.prod(b - a for a, b in zip(*part.bounds(chunk), strict=True))
+                return max(cells, int(each * part.record_bytes / part.dtype.itemsize))
+            case _:
+                return int(each)
 
 
 def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[PartRoom], int]:
@@ -162,6 +169,7 @@ def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[PartRo
                 record_bytes=bytes_per_record(part, len(source)),
                 index_bytes=index_bytes_of(part),
                 slots=min(part.chunk_count, max(2, slots)) if kept else 0,
+                keeps=store_bytes <= _SMALL * budget.lead_bytes,
                 scatters=has_room and _can_scatter(part),
                 lead=lead,
             )

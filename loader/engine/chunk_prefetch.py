@@ -66,7 +66,13 @@ class ChunkPrefetcher:
         self.is_remote = is_remote
         self._counters, self._pool, self._cache = counters, pool, cache
         self._plan = ReadPlan(
-            room.rows_of, room.slots, room.lead, scatters=room.scatters, is_remote=is_remote
+            room.rows_of,
+            room.slots,
+            room.lead,
+            has_all=room.fits,
+            keeps=room.fits and room.keeps,
+            scatters=room.scatters,
+            is_remote=is_remote,
         )
         task_bytes = _REMOTE_TASK_BYTES if is_remote else _TASK_BYTES
         self._chunks_per_task = max(1, task_bytes // room.chunk_bytes)

@@ -1,8 +1,10 @@
 """Which chunks planned read batches want, and when and where each chunk is read.
 
 A stream is made in read batches, and their chunks are planned many read batches before their turn. A
-chunk is *over* when all its rows are planned and no read batch in the newer half of the plan wants it:
-an order that takes chunks in turn, or in blocks, is past such a chunk then.
+chunk is *over* when the older half of the plan has three quarters of what an epoch wants of it: an order
+that takes chunks in turn, or in blocks, is past such a chunk then. An order that comes back
+to chunks soon keeps them all, if all have slots: when a quarter of the reads are of chunks that were read
+fewer reads ago than half of the chunks are.
 
 Contract:
 1. A chunk is read once for all read batches that are planned when its read starts.
@@ -11,7 +13,8 @@ Contract:
    has a slot. One that is over gives its slot back when its read batches are made, others stay.
 4. A slot is a free one, or that of the chunk which no planned read batch has wanted for the longest time,
    or else that of the chunk whose next use is farthest.
-5. A longer plan saves reads until the next chunk to read is over and the plan is twice the lead.
+5. A longer plan saves reads until all chunks that start next are over: then each is read once for all its
+   rows, and more would spare reads of the next epoch at most.
 
 Invariant: it reads nothing, waits for nothing, and what it decides follows from the calls alone.
 """
@@ -21,6 +24,8 @@ from __future__ import annotations
 import collections
 import functools
 import heapq
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -36,17 +41,17 @@ class PlannedChunk(ChunkPlace):
     Attributes:
         due: The place of the first read batch that wants it.
         uses: The tickets that want it and are not served, each with its number for the chunk.
-        rows: How many of its rows were planned.
+        lacks: How many of its rows have to be planned until it is complete.
+        complete: The place of the read batch that completed it.
         is_there: Whether its read has ended.
         is_kept: Whether it stays in its slot when no planned read batch wants it.
         read: The read that it is part of.
     """
 
-    def __init__(self, number: int, due: int) -> None:
+    def __init__(self, number: int, due: int, lacks: int) -> None:
         super().__init__(number)
-        self.due = due
+        self.due, self.lacks, self.complete = due, lacks, math.inf
         self.uses: list[tuple[Ticket, int]] = []
-        self.rows = 0
         self.is_there = self.is_kept = False
         self.read: Any = None
 
@@ -93,19 +98,24 @@ class ReadPlan:
         slots: int,
         lead: int,
         *,
+        has_all: bool = False,
+        keeps: bool = False,
         scatters: bool = False,
         is_remote: bool = False,
     ) -> None:
         """Start without a read batch.
 
         Args:
-            rows_of: The number of rows of a chunk.
+            rows_of: The number of rows that an epoch wants of a chunk.
             slots: The most chunks that have a slot; 0 if chunks go straight to read batches.
             lead: Records whose reads may start before their read batches are due.
+            has_all: Whether there is a slot for each chunk.
+            keeps: Whether all chunks are kept from the start.
             scatters: Whether a chunk can go straight to read batches.
             is_remote: Whether chunks that are not over start early, too: those reads wait.
         """
         self._rows_of, self._slots, self._lead = rows_of, slots, lead
+        self._reach = lead  # records before which reads start, at most
         self._scatters, self._is_remote = scatters, is_remote
         self.planned = self.made = 0  # records, since the start of the stream
         self.known: dict[int, PlannedChunk] = {}
@@ -115,7 +125,10 @@ class ReadPlan:
         self._idle: dict[int, PlannedChunk] = {}  # wanted by no planned read batch; oldest first
         self._by_next_use: list[PlannedChunk] = []  # of `_held`, when `_sorted_at` were made
         self._sorted_at = -1
-        self._has_ended = False
+        self._has_ended, self._keeps = False, keeps
+        # The number of the last read of each chunk, where all have slots, and reads that came soon after.
+        self._read_at = [0] * (slots if has_all and not keeps else 0)
+        self._reads = self._soon = 0
 
     @property
     def used_slots(self) -> int:
@@ -131,13 +144,17 @@ class ReadPlan:
         for at, (number, rows) in enumerate(zip(wanted.numbers, wanted.rows, strict=True)):
             chunk = self.known.get(number)
             if chunk is None:
-                chunk = self.known[number] = PlannedChunk(number, ticket.place)
+                # Not all: a record that crosses the bounds of a chunk may come in another window.
+                lacks = 3 * self._rows_of(number) // 4
+                chunk = self.known[number] = PlannedChunk(number, ticket.place, lacks)
                 self._queue.append(chunk)
                 new += 1
             elif not chunk.uses:
                 self._idle.pop(number, None)
             chunk.uses.append((ticket, at))
-            chunk.rows += rows
+            if chunk.lacks > 0:
+                chunk.lacks -= rows
+                chunk.complete = ticket.place if chunk.lacks <= 0 else math.inf
             ticket.chunks.append(chunk)
         return new
 
@@ -156,16 +173,16 @@ class ReadPlan:
     @property
     def wants_more(self) -> bool:
         """Whether a longer plan would save reads, or keep the reads going."""
-        if self.planned - self.made < 2 * self._lead:
+        if self.planned - self.made < 2 * self._reach:
             return True
-        return bool(self._queue) and not self.is_over(self._queue[0])
+        soon = itertools.takewhile(lambda each: each.due < self.made + self._reach, self._queue)
+        return not all(map(self.is_over, soon))
 
     def is_over(self, chunk: PlannedChunk) -> bool:
         """Whether no later read batch is likely to want a chunk."""
-        if self._has_ended:
-            return True
-        is_old = not chunk.uses or 2 * chunk.uses[-1][0].place <= self.made + self.planned
-        return is_old and chunk.rows >= self._rows_of(chunk.number)
+        if self._has_ended or self._keeps:
+            return self._has_ended
+        return 2 * chunk.complete <= self.made + self.planned
 
     # --- what to read ----------------------------------------------------------------------------
 
@@ -181,6 +198,7 @@ class ReadPlan:
             be copied out of this slot to its uses first. None if no chunk is to be read now, or no
             slot is free until a read has ended.
         """
+        self._reach = max(self._reach, records)
         while self._queue and not self._queue[0].uses:  # its read batches were given up
             del self.known[self._queue.popleft().number]
         if not self._queue:
@@ -189,6 +207,7 @@ class ReadPlan:
         is_over, far = self.is_over(chunk), chunk.due - self.made
         if far >= records and not (far < self._lead and (is_over or self._is_remote)):
             return None
+        self._note(chunk.number)
         crowded_out = None
         if self._scatters and (is_over or not self._slots):
             del self.known[chunk.number]
@@ -208,6 +227,18 @@ class ReadPlan:
         if chunk.slot >= 0:
             self._held[chunk.slot] = chunk
         return chunk, crowded_out
+
+    def _note(self, number: int) -> None:
+        """Note a read, to learn whether the order comes back to chunks soon."""
+        if not self._read_at:
+            return
+        self._reads += 1
+        before, self._read_at[number] = self._read_at[number], self._reads
+        count = len(self._read_at)
+        self._soon += before > 0 and 2 * (self._reads - before) < count
+        self._keeps = 4 * self._soon > max(self._reads, count // 2)
+        if self._keeps:
+            self._read_at = []
 
     def _farthest(self) -> PlannedChunk | None:
         """The chunk in a slot, read already, whose next use is farthest."""

@@ -26,6 +26,8 @@ from windrow.sources import ArrayRecordDataSource, ZarrDataSource
 BATCH: Final = 256
 WINDOW: Final = 16
 MIB: Final = 2**20
+BATCHES_BYTES: Final = 32 * MIB
+"""Bytes of batches, which the memory of ours includes and the cache of a peer does not."""
 ORDER, BLOCK, GLOBAL = "in order", "block shuffle", "global shuffle"
 
 
@@ -445,7 +447,7 @@ CASES: Final = (
     _epoch(
         "zarr.quarter",
         "the same where memory holds a quarter of the chunks",
-        Read("rows", GLOBAL, memory=200 * CHUNK_ROWS * ROW_BYTES),
+        Read("rows", GLOBAL, memory=200 * CHUNK_ROWS * ROW_BYTES + BATCHES_BYTES),
     ),
     _epoch(
         "shards.global",

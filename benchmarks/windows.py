@@ -20,6 +20,7 @@ from benchmarks import grids, loops, stores
 from benchmarks.harness import FLOOR, OURS, Bound, Case, Place, Regime, Side
 from benchmarks.loops import IntArray, ahead, in_parts, mixed, shuffled
 from benchmarks.rows import (
+    BATCHES_BYTES,
     BLOCK,
     GLOBAL,
     Read,
@@ -121,7 +122,7 @@ class Held:
             source = WindowDataSource(path, size, centers=grid.centers)
         else:
             source = WindowDataSource(path, size, {axis: grid.strides[axis] for axis in axes})
-        memory = None if self.share >= 1 else self.bytes(place)
+        memory = None if self.share >= 1 else self.bytes(place) + BATCHES_BYTES
         read = Read(self.layout, GLOBAL, memory=memory, forever=True)
         batches = read.ordered(windrow.MapDataset.source(source)).batch(grid.batch_size)
         return self.filled(place, read.stream(batches))

@@ -1,6 +1,6 @@
 """Budgets: the bytes that an iterator may hold, and what its prefetchers have of them.
 
-Elements that wait for the loop get an eighth, each of two read batches a 16th, up to what makes them fast.
+Elements that wait for the loop, and each of two read batches, get a 16th, up to what makes them fast.
 The rest is for chunks and for the records of planned read batches.
 
 Invariant: sizes follow from a part's layout, or from a sample of chunks at even distances.
@@ -53,8 +53,8 @@ class Budget:
 
     @property
     def queue_bytes(self) -> int:
-        """Bytes of elements that wait for the loop: an eighth, at most 32 MiB."""
-        return max(1, min(self.memory_bytes // 8, 32 * MIB))
+        """Bytes of elements that wait for the loop: a 16th, at most 32 MiB."""
+        return max(1, min(self.memory_bytes // 16, 32 * MIB))
 
     @property
     def batch_bytes(self) -> int:
@@ -84,9 +84,9 @@ def budget_of(options: ReadOptions) -> Budget:
 
 def memory_for(store_bytes: int, streams: int) -> int:
     """The `memory_bytes` with which all chunks of a store are kept."""
-    # A quarter is for batches, and no more than 48 MiB.
+    # Batches have 3/16, and no more than 48 MiB.
     most = store_bytes * 4 / 3
-    return math.ceil(streams * min(most * 4 / 3, most + 48 * MIB)) + 1
+    return math.ceil(streams * min(most * 16 / 13, most + 48 * MIB)) + 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

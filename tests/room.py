@@ -8,5 +8,5 @@ from windrow import ReadOptions
 
 
 def room_for(size_bytes: float, **options: Any) -> ReadOptions:
-    """Options with this room: 5/8 of a memory that is too small for the limits of batches."""
-    return ReadOptions(memory_bytes=max(1, int(size_bytes * 8 / 5)), **options)
+    """Options with this room: 13/16 of a memory that is too small for the limits of batches."""
+    return ReadOptions(memory_bytes=max(1, int(size_bytes * 16 / 13)), **options)

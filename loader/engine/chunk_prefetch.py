@@ -69,6 +69,7 @@ class ChunkPrefetcher:
             room.rows_of,
             room.slots,
             room.lead,
+            len(room.source),
             has_all=room.fits,
             keeps=room.fits and room.keeps,
             scatters=room.scatters,

@@ -13,8 +13,8 @@ Contract:
    has a slot. One that is over gives its slot back when its read batches are made, others stay.
 4. A slot is a free one, or that of the chunk which no planned read batch has wanted for the longest time,
    or else that of the chunk whose next use is farthest.
-5. A longer plan saves reads until all chunks that start next are over: then each is read once for all its
-   rows, and more would spare reads of the next epoch at most.
+5. A longer plan saves reads until all chunks that start next are over, or until it is an epoch: then each is
+   read once for all its rows, and more would spare reads of the next epoch at most.
 
 Invariant: it reads nothing, waits for nothing, and what it decides follows from the calls alone.
 """
@@ -97,6 +97,7 @@ class ReadPlan:
         rows_of: Callable[[int], int],
         slots: int,
         lead: int,
+        epoch: float,
         *,
         has_all: bool = False,
         keeps: bool = False,
@@ -109,12 +110,14 @@ class ReadPlan:
             rows_of: The number of rows that an epoch wants of a chunk.
             slots: The most chunks that have a slot; 0 if chunks go straight to read batches.
             lead: Records whose reads may start before their read batches are due.
+            epoch: The number of records.
             has_all: Whether there is a slot for each chunk.
             keeps: Whether all chunks are kept from the start.
             scatters: Whether a chunk can go straight to read batches.
             is_remote: Whether chunks that are not over start early, too: those reads wait.
         """
         self._rows_of, self._slots, self._lead = rows_of, slots, lead
+        self._epoch = epoch
         self._reach = lead  # records before which reads start, at most
         self._scatters, self._is_remote = scatters, is_remote
         self.planned = self.made = 0  # records, since the start of the stream
@@ -145,7 +148,7 @@ class ReadPlan:
             chunk = self.known.get(number)
             if chunk is None:
                 # Not all: a record that crosses the bounds of a chunk may come in another window.
-                lacks = 3 * self._rows_of(number) // 4
+                lacks = -(-3 * self._rows_of(number) // 4)
                 chunk = self.known[number] = PlannedChunk(number, ticket.place, lacks)
                 self._queue.append(chunk)
                 new += 1
@@ -173,8 +176,9 @@ class ReadPlan:
     @property
     def wants_more(self) -> bool:
         """Whether a longer plan would save reads, or keep the reads going."""
-        if self.planned - self.made < 2 * self._reach:
-            return True
+        planned = self.planned - self.made
+        if planned < 2 * self._reach or planned >= self._epoch:
+            return planned < 2 * self._reach
         soon = itertools.takewhile(lambda each: each.due < self.made + self._reach, self._queue)
         return not all(map(self.is_over, soon))
 

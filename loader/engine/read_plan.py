@@ -11,8 +11,8 @@ Contract:
 2. It starts when one of the next two read batches wants it, or, if it is over, as early as `lead` records.
 3. It goes straight to the read batches that want it if it is over, or if chunks have no slots. Otherwise it
    has a slot. One that is over gives its slot back when its read batches are made, others stay.
-4. A slot is a free one, or that of the chunk which no planned read batch has wanted for the longest time,
-   or else that of the chunk whose next use is farthest.
+4. A chunk gets a free slot, else the slot of the chunk which no planned read batch has wanted for the longest
+   time, else the slot of the chunk whose next use is farthest.
 5. A longer plan saves reads until all chunks that start next are over, or until it is an epoch: then each is
    read once for all its rows, and more would spare reads of the next epoch at most.
 

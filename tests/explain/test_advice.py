@@ -68,13 +68,13 @@ def shuffled(*named: PiecedSource) -> list[MapDataset[Any]]:
 
 
 FOLLOWED: dict[str, tuple[str, Make]] = {
-    "one array": ("resident-bytes", one(rows().shuffle(seed=1))),
-    "several arrays": ("resident-bytes", one(shuffled(group(400, x=10, y=25, z=40))[0])),
+    "one array": ("memory-bytes", one(rows().shuffle(seed=1))),
+    "several arrays": ("memory-bytes", one(shuffled(group(400, x=10, y=25, z=40))[0])),
     "two sources of one stream": (
-        "resident-bytes",
+        "memory-bytes",
         one(MapDataset.mix(shuffled(group(400, x=10), group(300, x=40)))),
     ),
-    "epochs of one stream": ("resident-bytes", one(rows().repeat(3))),
+    "epochs of one stream": ("memory-bytes", one(rows().repeat(3))),
     "windows": ("window-room", one(rows().block_shuffle(seed=1, window_blocks=30))),
     "windows of several arrays": (
         "window-room",
@@ -110,7 +110,7 @@ def test_passes_are_no_reads_too_many() -> None:
     again = rows().shuffle(seed=1).batch(8).to_iter_dataset(LITTLE).repeat(3)
     advice = told(again, "global-shuffle")
     assert "each is decoded once in each pass" in advice.then
-    assert kinds(again) == ["global-shuffle", "resident-bytes"]
+    assert kinds(again) == ["global-shuffle", "memory-bytes"]
 
 
 def test_a_source_that_is_shuffled_in_one_of_its_places() -> None:

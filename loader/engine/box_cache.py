@@ -8,31 +8,24 @@ Invariant: as for every chunk cache, what `gather` returns or fills is never mem
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from windrow.core.native import buffer_of, native
-from windrow.engine.chunk_cache import (
-    ChunkCache,
-    ChunkPlace,
-    ScatteringCache,
-    WantedChunks,
-    WantedRecords,
-    rest_of,
-)
+from windrow.engine.chunk_cache import ChunkPlace, ReadToMemory, WantedChunks, WantedRecords
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
-from windrow.sources.chunks import Box, BoxScatterReader
+from windrow.sources.chunks import Box
 from windrow.sources.ragged_column import PiecePlaces
 
 
-class BoxCache(ChunkCache):
+class BoxCache(ReadToMemory):
     """Chunks of an array of any rank, and columns of boxes made of them."""
 
-    def __init__(self, part: BoxPart, slots: int) -> None:
+    def __init__(self, part: BoxPart, slots: int, *, scatters: bool = False) -> None:
+        super().__init__(part.reader, scatters=scatters)
         self._part = part
         chunk = tuple(map(min, part.chunk_shape, part.shape))
         self._chunk = np.array(part.chunk_shape, np.int64)
@@ -48,10 +41,7 @@ class BoxCache(ChunkCache):
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        return self._part.reader.start(list(map(self._box, places)), pool)
-
-    def _box(self, place: ChunkPlace) -> Box:
+    def _to_slot(self, place: ChunkPlace) -> Box:
         first, stop = self._part.bounds(place.number)
         return Box(first, self._slot(place.slot, first, stop))
 
@@ -60,8 +50,15 @@ class BoxCache(ChunkCache):
         found: AnyArray = self._memory[slot][tuple(map(slice, sizes))]
         return found
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
-        return rest_of(future).errors
+    def targets(self, wanted: WantedRecords) -> Any:
+        columns = self._part.columns(wanted.fragments)
+        return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
+
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        for wanted, _, at in uses:
+            fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            slots = np.zeros(len(fragments), np.int64)
+            self._fill_in_numpy(wanted.out, fragments, [chunk], slots)
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -70,11 +67,6 @@ class BoxCache(ChunkCache):
 
     def finished(self, out: Fields, fragments: BoxFragments) -> Fields:
         self._part.pad(out, fragments)
-        return out
-
-    def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
-        out = self._part.empty(count)
-        self.fill(out, fragments, slots)
         return out
 
     def fill(self, out: Fields, fragments: BoxFragments, slots: IntArray) -> None:
@@ -105,24 +97,3 @@ class BoxCache(ChunkCache):
         if self._shift.any():
             begin -= np.where(fragments.first < self._chunk - self._shift, self._shift, 0)
         return begin
-
-
-class ScatteredBoxCache(ScatteringCache, BoxCache):
-    """Chunks whose reader copies boxes straight to the columns of read batches."""
-
-    def __init__(self, part: BoxPart, reader: BoxScatterReader, slots: int) -> None:
-        super().__init__(part, slots)
-        self._reader = reader
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        columns = self._part.columns(wanted.fragments)
-        return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
-
-    def _to_slot(self, place: ChunkPlace) -> Box:
-        return self._box(place)
-
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        for wanted, _, at in uses:
-            fragments = wanted.fragments.taken(wanted.of_chunk(at))
-            slots = np.zeros(len(fragments), np.int64)
-            self._fill_in_numpy(wanted.out, fragments, [chunk], slots)

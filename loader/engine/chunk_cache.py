@@ -31,9 +31,7 @@ from windrow.sources.chunks import (
     ListPart,
     Rest,
     Scattered,
-    ScatterReader,
     Span,
-    runs_of,
 )
 from windrow.sources.ragged_column import (
     PiecePlaces,
@@ -267,19 +265,57 @@ class ChunkCache(abc.ABC):
     def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
         """Copy fragments, each out of a slot, to their targets in `out`."""
 
-    @abc.abstractmethod
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         """A new column of `count` records, made of all their fragments."""
+        out = self.empty(count, fragments)
+        self.fill(out, fragments, slots)
+        return out
 
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
         """Return the column `out` once all its `fragments` are there."""
 
 
-class ArrayCache(ChunkCache):
+class ReadToMemory(ChunkCache):
+    """Chunks that a reader decodes into slots, or whose rows it copies straight to columns."""
+
+    def __init__(self, reader: Any, *, scatters: bool) -> None:
+        """Start without chunks; with `scatters` the reader has `start_scattered`."""
+        self._reader, self._scatters = reader, scatters
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        wanted = list(map(self._wanted, places))
+        future: Future[Any] = (
+            self._reader.start_scattered(wanted)
+            if self._scatters
+            else self._reader.start(wanted, pool)
+        )
+        return future
+
+    def _wanted(self, place: ChunkPlace) -> Any:
+        if place.out is None:
+            return self._to_slot(place)
+        uses = place.out
+        outputs = [(output, at) for _, output, at in uses]
+        return Scattered(place.number, outputs, functools.partial(self._put, uses))
+
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        return rest_of(future).errors
+
+    @abc.abstractmethod
+    def _to_slot(self, place: ChunkPlace) -> Any:
+        """The request to read a whole chunk into its slot."""
+
+    @abc.abstractmethod
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        """Copy what is wanted of one chunk to its targets."""
+
+
+class ArrayCache(ReadToMemory):
     """Chunks of an array, as rows of one large array."""
 
-    def __init__(self, part: ArrayPart, slots: int) -> None:
+    def __init__(self, part: ArrayPart, slots: int, *, scatters: bool = False) -> None:
+        super().__init__(part.reader, scatters=scatters)
         self._part, self._slots = part, slots
 
     @functools.cached_property
@@ -287,26 +323,47 @@ class ArrayCache(ChunkCache):
         part = self._part
         return buffer_pool.returned((self._slots * part.chunk_rows, *part.row_shape), part.dtype)
 
-    @functools.cached_property
-    def _runs(self) -> AnyArray:
-        return runs_of(self._rows, self._part.size or 1)
-
     def fragments(
         self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Fragments, WantedChunks]:
         return fragments_of(self._part, indices, places)
 
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        return self._part.reader.start(list(map(self._span, places)), pool)
-
-    def _span(self, place: ChunkPlace) -> Span:
+    def _to_slot(self, place: ChunkPlace) -> Span:
         first, stop = self._part.bounds(place.number)
         before = first + self._part.shift - place.number * self._part.chunk_rows
         at = place.slot * self._part.chunk_rows + before
         return Span(first, stop, self._rows[at : at + stop - first])
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
-        return rest_of(future).errors
+    def targets(self, wanted: WantedRecords) -> Any:
+        values, targets, lengths = self._flat(wanted.out, wanted.fragments)
+        sources = wanted.fragments.sources
+        return self._reader.output(
+            values, wanted.chunk_count, wanted.which, sources, targets, lengths
+        )
+
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        for wanted, _, at in uses:
+            fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            self._copy(chunk, fragments.sources, wanted.out, fragments)
+
+    def _copy(self, rows: AnyArray, at: IntArray, out: Any, fragments: Fragments) -> None:
+        """Copy fragments, which begin at the rows `at`, to their targets in a column."""
+        values, targets, lengths = self._flat(out, fragments)
+        if lengths is None:
+            values[targets] = rows[at]
+        else:
+            copy_runs(rows, at, values, targets, lengths)
+
+    def _flat(self, out: Any, fragments: Fragments) -> tuple[AnyArray, IntArray, IntArray | None]:
+        """The rows of a column, and the places and lengths of fragments in them."""
+        part = self._part
+        if isinstance(out, (RaggedColumn, PlacedColumn)):
+            return out.values, *fragments.runs
+        if part.size is None:
+            return out, fragments.records, None
+        targets, lengths = fragments.runs
+        rows = out.reshape(len(out) * part.size, *part.row_shape)
+        return rows, fragments.records * part.size + targets, lengths
 
     def finished(self, out: Any, fragments: Fragments) -> Any:
         return out
@@ -322,121 +379,16 @@ class ArrayCache(ChunkCache):
         return RaggedColumn(values, fragments.bounds)
 
     def fill(self, out: Any, fragments: Fragments, slots: IntArray) -> None:
-        at = slots * self._part.chunk_rows + fragments.sources
-        if isinstance(out, (RaggedColumn, PlacedColumn)):
-            copy_runs(self._rows, at, out.values, *fragments.runs)
-            return
-        if fragments.targets is None or fragments.lengths is None:
-            out[fragments.records] = self._rows[at]
-            return
-        whole = fragments.lengths == self._part.size
-        if whole.all():
-            out[fragments.records] = self._runs[at]
-            return
-        out[fragments.records[whole]] = self._runs[at[whole]]
-        cut = np.flatnonzero(~whole)
-        places = zip(
-            fragments.records[cut].tolist(),
-            fragments.targets[cut].tolist(),
-            fragments.lengths[cut].tolist(),
-            at[cut].tolist(),
-            strict=True,
-        )
-        for record, target, length, row in places:
-            out[record, target : target + length] = self._rows[row : row + length]
+        self._copy(self._rows, slots * self._part.chunk_rows + fragments.sources, out, fragments)
 
     def gather(self, count: int, fragments: Fragments, slots: IntArray) -> Any:
-        if fragments.bounds is not None or fragments.places is not None:
-            out = self.empty(count, fragments)
-            self.fill(out, fragments, slots)
-            return out
-        if fragments.targets is None:
-            at = slots * self._part.chunk_rows + fragments.sources
-            out = self.empty(count, fragments)
-            # In the default mode NumPy would first copy into a buffer of its own.
-            np.take(self._rows, at, axis=0, out=out, mode="clip")
-            return out
-        whole = np.flatnonzero(fragments.lengths == self._part.size)
-        if 2 * len(whole) < count or not count:
-            out = self.empty(count, fragments)
-            self.fill(out, fragments, slots)
-            return out
-        # One call copies all records once. For a record in several chunks it copies arbitrary
-        # values, and the fragments of the record overwrite them.
+        if fragments.targets is not None:
+            return super().gather(count, fragments, slots)
+        out = self.empty(count, fragments)
         at = slots * self._part.chunk_rows + fragments.sources
-        first = np.full(count, at[whole[0]])
-        first[fragments.records[whole]] = at[whole]
-        found: AnyArray = self._runs[first]
-        if len(whole) < len(fragments):
-            cut = np.flatnonzero(fragments.lengths != self._part.size)
-            self.fill(found, fragments.taken(cut), slots[cut])
-        return found
-
-
-class ScatteringCache(ChunkCache):
-    """Chunks whose reader copies what is wanted straight to the columns of read batches.
-
-    It is copied while the decoded chunk is in the processor's cache.
-    """
-
-    _reader: Any
-    """Has `start_scattered`."""
-
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        future: Future[Any] = self._reader.start_scattered(list(map(self._wanted, places)))
-        return future
-
-    def _wanted(self, place: ChunkPlace) -> Any:
-        if place.out is None:
-            return self._to_slot(place)
-        uses = place.out
-        outputs = [(output, at) for _, output, at in uses]
-        return Scattered(place.number, outputs, functools.partial(self._put, uses))
-
-    @abc.abstractmethod
-    def _to_slot(self, place: ChunkPlace) -> Any:
-        """The request to read a whole chunk into its slot."""
-
-    @abc.abstractmethod
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        """Copy what is wanted of one chunk to its targets."""
-
-
-class ScatteredCache(ScatteringCache, ArrayCache):
-    """Chunks of an array whose reader copies rows straight to the columns of read batches."""
-
-    def __init__(self, part: ArrayPart, reader: ScatterReader, slots: int) -> None:
-        super().__init__(part, slots)
-        self._reader = reader
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        fragments: Fragments = wanted.fragments
-        out, targets = wanted.out, fragments.records
-        if isinstance(out, (RaggedColumn, PlacedColumn)):
-            out, (targets, _) = out.values, fragments.runs
-        elif fragments.targets is not None and self._part.size is not None:
-            out = out.reshape(len(out) * self._part.size, *self._part.row_shape)
-            targets = targets * self._part.size + fragments.targets
-        return self._reader.output(
-            out, wanted.chunk_count, wanted.which, fragments.sources, targets, fragments.lengths
-        )
-
-    def _to_slot(self, place: ChunkPlace) -> Span:
-        return self._span(place)
-
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        for wanted, _, at in uses:
-            fragments = wanted.fragments.taken(wanted.of_chunk(at))
-            if isinstance(wanted.out, (RaggedColumn, PlacedColumn)):
-                copy_runs(chunk, fragments.sources, wanted.out.values, *fragments.runs)
-                continue
-            for k in range(len(fragments)):
-                record, source = fragments.records[k], fragments.sources[k]
-                if fragments.targets is None:
-                    wanted.out[record] = chunk[source]
-                else:
-                    target, length = fragments.targets[k], fragments.lengths[k]
-                    wanted.out[record, target : target + length] = chunk[source : source + length]
+        # In the default mode NumPy would first copy into a buffer of its own.
+        np.take(self._rows, at, axis=0, out=out, mode="clip")
+        return out
 
 
 class ListCache(ChunkCache):

@@ -10,16 +10,14 @@ from typing import Any, TypeAlias
 
 from windrow.core.threads import DaemonPool
 from windrow.engine.budgets import Budget, PartRoom, rooms
-from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache, ScatteredCache
+from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import (
     ArrayPart,
-    BoxScatterReader,
     LaidOutSource,
     ListPart,
     Part,
-    ScatterReader,
 )
 from windrow.stats.read_counters import ReadCounters
 
@@ -33,16 +31,12 @@ NewCache: TypeAlias = Callable[[PartRoom], ChunkCache]
 def cache_of(room: PartRoom) -> ChunkCache:
     """Memory for the chunks of a part, as many as fit into the budget."""
     match room.part:
-        case ArrayPart(reader=ScatterReader() as reader) as part if room.scatters:
-            return ScatteredCache(part, reader, room.slots)
         case ArrayPart() as part:
-            return ArrayCache(part, room.slots)
+            return ArrayCache(part, room.slots, scatters=room.scatters)
         case BoxPart() as part:
-            from windrow.engine import box_cache  # few chains read boxes
+            from windrow.engine.box_cache import BoxCache  # few chains read boxes
 
-            if room.scatters and isinstance(part.reader, BoxScatterReader):
-                return box_cache.ScatteredBoxCache(part, part.reader, room.slots)
-            return box_cache.BoxCache(part, room.slots)
+            return BoxCache(part, room.slots, scatters=room.scatters)
         case ListPart() as part:
             return ListCache(part)
         case part:

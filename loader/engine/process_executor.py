@@ -101,7 +101,7 @@ class ProcessExecutor:
     def bounded(self, batch_bytes: int) -> int:
         most = self._options.most_workers * (1 + self._options.per_worker_buffer_size)
         # Requests and replies of all work items under way, in half of the memory.
-        room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
+        room: int = shared_bytes_of(self._options.shared_bytes) // (4 * most)
         return max(1, min(batch_bytes, room))
 
     def wants_more_rows(self) -> bool:

@@ -95,7 +95,8 @@ class Run:
             assert before is None or not before.uses  # free, or wanted by no read batch
             return
         assert before is crowded_out
-        assert crowded_out.is_there and crowded_out.uses
+        assert crowded_out.is_there
+        assert crowded_out.uses
         self.plan.served(crowded_out)
         crowded_out.slot = -1
 

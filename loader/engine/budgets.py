@@ -169,7 +169,7 @@ def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[PartRo
                 record_bytes=bytes_per_record(part, len(source)),
                 index_bytes=index_bytes_of(part),
                 slots=min(part.chunk_count, max(2, slots)) if kept else 0,
-                keeps=store_bytes <= _SMALL * budget.lead_bytes,
+                keeps=store_bytes == kept <= _SMALL * budget.lead_bytes,
                 scatters=has_room and _can_scatter(part),
                 lead=lead,
             )

@@ -71,7 +71,7 @@ class ChunkPrefetcher:
             room.lead,
             len(room.source),
             has_all=room.fits,
-            keeps=room.fits and room.keeps,
+            keeps=room.keeps,
             scatters=room.scatters,
             is_remote=is_remote,
         )

@@ -91,7 +91,12 @@ class PlannedPart(NamedTuple):
         """Whether every run reads each chunk once, however short its read batches are."""
         if self.ahead.entered > len(self.uses.last):
             return False
-        return self.ahead.room.fits or self.uses.lie_close(self.whole.batches_per_plan)
+        return self.is_kept or self.uses.lie_close(self.whole.batches_per_plan)
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether all chunks stay in memory from the start."""
+        return self.ahead.room.keeps
 
 
 class DryRun(RunContext):

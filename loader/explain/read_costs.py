@@ -119,7 +119,7 @@ def _later(run: DryRun, source: Any, costs: SourceCosts) -> SourceCosts:
         return costs
     found = estimated(costs)
     if all(own.ahead.room.fits for own in parts):
-        found = at_least(0, costs)
+        found = at_least(0, costs.times(0 if all(own.is_kept for own in parts) else 1))
     return dataclasses.replace(
         costs,
         reads=found.reads,
@@ -262,7 +262,7 @@ def _scaled_part(
         return estimated(_each_once(own, part))
     # An uneven part may have longer read batches later.
     is_even = isinstance(part, ArrayPart)
-    if is_once and is_all and all(p.is_once and (is_even or p.ahead.room.fits) for p in ahead):
+    if is_once and is_all and all(p.is_once and (is_even or p.is_kept) for p in ahead):
         return _each_once(own, part)
     # More is planned than is made. A read serves all records of its chunk that are planned.
     planned = records.middle / wanted

@@ -39,7 +39,8 @@ _BOXES_PER_CHUNK = 4
 _BATCHES = 2  # read batches that are in progress at a time
 # Remote reads begin this many times as early, since they mostly wait.
 _REMOTE_LEAD = 4
-_SMALL = 4  # times the lead: what a plan in order holds, too
+_SMALL = 4  # times the lead: a plan in order holds as much
+_SMALL_CHUNK = 64 << 10  # bytes of a chunk whose read costs more than fresh memory for it
 MOST_KEPT = 0.75
 """The largest share of the memory for chunks that a store may have to be kept whole."""
 _KEPT = 0.25  # the share for the chunks of another store, if they need slots
@@ -100,7 +101,7 @@ class PartRoom:
         record_bytes: Bytes of the part in one record.
         index_bytes: Bytes to plan one fragment.
         slots: The most chunks that are in memory or being read; 0 if all go straight to read batches.
-        keeps: Whether all chunks are kept from the start, since the store is small.
+        keeps: Whether all chunks are kept from the start, since the store is small or chunks are.
         scatters: Whether chunks can go straight to all read batches that want them.
         lead: The number of records whose reads begin before their read batches are due.
     """
@@ -158,6 +159,7 @@ def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[PartRo
     )
     remote = any(is_remote_source(source) for source, _ in planned)
     lead = budget.lead_bytes * (_REMOTE_LEAD if remote else 1) // max(1, each)
+    small = _SMALL * budget.lead_bytes
     found = []
     for (source, part), size in zip(planned, sizes, strict=True):
         slots = kept // sum(sizes) if kept < store_bytes else part.chunk_count
@@ -169,7 +171,7 @@ def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[PartRo
                 record_bytes=bytes_per_record(part, len(source)),
                 index_bytes=index_bytes_of(part),
                 slots=min(part.chunk_count, max(2, slots)) if kept else 0,
-                keeps=store_bytes == kept <= _SMALL * budget.lead_bytes,
+                keeps=store_bytes == kept and (store_bytes <= small or size <= _SMALL_CHUNK),
                 scatters=has_room and _can_scatter(part),
                 lead=lead,
             )

@@ -51,7 +51,7 @@ class _ChunkRead:
 
     def __init__(self, chunks: list[PlannedChunk], future: Future[Any]) -> None:
         self.chunks, self.future = chunks, future
-        self.is_done = self.has_failed = False  # as a whole
+        self.has_failed = False  # as a whole
 
 
 class ChunkPrefetcher:
@@ -229,7 +229,6 @@ class ChunkPrefetcher:
             self._errors[read] = {chunks[at].number: error for at, error in failed.items()}
             for at in failed:
                 self._plan.failed(chunks[at])
-        read.is_done = True
         read.future = _TAKEN  # the old one holds the result, which the chunk cache has now
         for chunk in chunks:
             self._plan.arrived(chunk)
@@ -237,19 +236,16 @@ class ChunkPrefetcher:
     def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
         """Wait until chunks have come; returns the errors of some alone, raises one of a whole read."""
         self._collect()
-        reads: dict[_ChunkRead, None] = dict.fromkeys(chunk.read for chunk in chunks)
         # From the last one backwards: when it has come, most others have, and each wait costs.
-        for read in reversed(reads):
-            if not read.is_done:
+        for read in reversed([chunk.read for chunk in chunks if not chunk.is_there]):
+            if read in self._reads:
                 self._take(read)
-            if read.has_failed:
-                raise next(iter(self._errors[read].values()))
-        if not self._errors:
-            return {}
-        found = {}
-        for at, chunk in enumerate(chunks):
-            own = self._errors.get(chunk.read)
-            if own is not None and chunk.number in own:
+        found = dict[int, Exception]()
+        for at, chunk in enumerate(chunks if self._errors else ()):
+            own = self._errors.get(chunk.read, {})
+            if own and chunk.read.has_failed:
+                raise next(iter(own.values()))
+            if chunk.number in own:
                 found[at] = own[chunk.number]
         return found
 

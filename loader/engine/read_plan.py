@@ -1,7 +1,7 @@
 """Which chunks planned read batches want, and when and where each chunk is read.
 
 A stream is made in read batches, and their chunks are planned many read batches before their turn. A
-chunk is *over* when the older half of the plan has three quarters of what an epoch wants of it: an order
+chunk is *over* when the oldest quarter of the plan has three quarters of what an epoch wants of it: an order
 that takes chunks in turn, or in blocks, is past such a chunk then. An order that comes back
 to chunks soon keeps them all, if all have slots: when a quarter of the reads are of chunks that were read
 fewer reads ago than half of the chunks are.
@@ -22,6 +22,7 @@ Invariant: it reads nothing, waits for nothing, and what it decides follows from
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import heapq
 import itertools
@@ -35,25 +36,27 @@ from windrow.engine.chunk_cache import ChunkPlace, WantedChunks
 from windrow.sources.base import IntArray
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class PlannedChunk(ChunkPlace):
     """A chunk that is wanted, being read or in a slot.
 
-    Attributes:
+    Args:
         due: The place of the first read batch that wants it.
-        uses: The tickets that want it and are not served, each with its number for the chunk.
         lacks: How many of its rows have to be planned until it is complete.
         complete: The place of the read batch that completed it.
+        uses: The tickets that want it and are not served, each with its number for the chunk.
         is_there: Whether its read has ended.
         is_kept: Whether it stays in its slot when no planned read batch wants it.
         read: The read that it is part of.
     """
 
-    def __init__(self, number: int, due: int, lacks: int) -> None:
-        super().__init__(number)
-        self.due, self.lacks, self.complete = due, lacks, math.inf
-        self.uses: list[tuple[Ticket, int]] = []
-        self.is_there = self.is_kept = False
-        self.read: Any = None
+    due: int = 0
+    lacks: int = 0
+    complete: float = math.inf
+    uses: list[tuple[Ticket, int]] = dataclasses.field(default_factory=list)
+    is_there: bool = False
+    is_kept: bool = False
+    read: Any = None
 
 
 class Ticket:
@@ -149,7 +152,8 @@ class ReadPlan:
             if chunk is None:
                 # Not all: a record that crosses the bounds of a chunk may come in another window.
                 lacks = -(-3 * self._rows_of(number) // 4)
-                chunk = self.known[number] = PlannedChunk(number, ticket.place, lacks)
+                chunk = PlannedChunk(number, due=ticket.place, lacks=lacks)
+                self.known[number] = chunk
                 self._queue.append(chunk)
                 new += 1
             elif not chunk.uses:
@@ -177,7 +181,7 @@ class ReadPlan:
     def wants_more(self) -> bool:
         """Whether a longer plan would save reads, or keep the reads going."""
         planned = self.planned - self.made
-        if planned < 2 * self._reach or planned >= self._epoch:
+        if planned < 2 * self._reach or planned >= self._epoch or self._keeps:
             return planned < 2 * self._reach
         soon = itertools.takewhile(lambda each: each.due < self.made + self._reach, self._queue)
         return not all(map(self.is_over, soon))
@@ -186,7 +190,7 @@ class ReadPlan:
         """Whether no later read batch is likely to want a chunk."""
         if self._has_ended or self._keeps:
             return self._has_ended
-        return 2 * chunk.complete <= self.made + self.planned
+        return 4 * (chunk.complete - self.made) <= self.planned - self.made
 
     # --- what to read ----------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.harness import OURS, Bound, Case, Metrics, Place, Regime, Side
 from benchmarks.loops import Grain
-from windrow import MapDataset, ReadOptions
+from windrow import MapDataset
 from windrow.sources import ZarrDataSource
 
 ROW: Final = 768  # cells of a row of 3 KB
@@ -46,7 +46,7 @@ def _batches(place: Place, *, kept: bool) -> Any:
     if kept:
         return source.shuffle(seed=1).repeat().batch(_batch(place))
     batches = source.block_shuffle(seed=1).repeat().batch(_batch(place))
-    return batches.to_iter_dataset(ReadOptions(resident_bytes=16 << 20))
+    return batches
 
 
 def _sharding() -> Any:

@@ -108,9 +108,9 @@ def records_of(place: Place) -> int:
 
 
 def little(place: Place) -> ReadOptions:
-    """A fifth of the store may be held, as of one that is larger than memory."""
+    """A quarter of the store may be held, as of one that is larger than memory."""
     store_bytes = records_of(place) * _VALUES * 4
-    return ReadOptions(resident_bytes=store_bytes // 5, in_flight_bytes=store_bytes // 40)
+    return ReadOptions(memory_bytes=store_bytes // 4)
 
 
 class Rows:
@@ -171,11 +171,11 @@ def with_room(place: Place) -> Both:
     """A global shuffle, and the same with the room that is advised."""
     chain = _stored(place).shuffle(seed=1)
     before = _read(chain, little(place))
-    told = next(advice for advice in before.explain().advice if advice.kind == "resident-bytes")
-    number = re.search(r"resident_bytes=([\d_]+)", told.do)
+    told = next(advice for advice in before.explain().advice if advice.kind == "memory-bytes")
+    number = re.search(r"memory_bytes=([\d_]+)", told.do)
     if number is None:
         raise RuntimeError(f"benchmarks: no room is advised: {told}")
-    roomy = dataclasses.replace(little(place), resident_bytes=int(number[1]))
+    roomy = dataclasses.replace(little(place), memory_bytes=int(number[1]))
     return before, _read(chain, roomy)
 
 
@@ -208,7 +208,7 @@ def many_at_once(place: Place) -> Both:
 # By the kind of advice: what follows it, and the chains.
 PAIRS: Final[Mapping[str, tuple[str, Callable[[Place], Both]]]] = {
     "global-shuffle": ("block_shuffle", in_blocks),
-    "resident-bytes": ("room for the store", with_room),
+    "memory-bytes": ("room for the store", with_room),
     "window-room": ("a window of 2 blocks, not 64", smaller_windows),
     "strides": ("consecutive records", consecutive),
     "no-threads": ("without num_threads=0", with_threads),

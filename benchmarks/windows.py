@@ -20,6 +20,7 @@ from benchmarks import grids, loops, stores
 from benchmarks.harness import FLOOR, OURS, Bound, Case, Place, Regime, Side
 from benchmarks.loops import IntArray, ahead, in_parts, mixed, shuffled
 from benchmarks.rows import (
+    BATCHES_BYTES,
     BLOCK,
     GLOBAL,
     Read,
@@ -121,8 +122,8 @@ class Held:
         else:
             moving = {axis: Window(grid.size[axis], grid.strides[axis]) for axis in axes}
             source = WindowDataSource(path, moving)
-        resident = None if self.share >= 1 else self.bytes(place)
-        read = Read(self.layout, GLOBAL, resident=resident, few=True, forever=True)
+        memory = None if self.share >= 1 else self.bytes(place) + BATCHES_BYTES
+        read = Read(self.layout, GLOBAL, memory=memory, forever=True)
         batches = read.ordered(windrow.MapDataset.source(source)).batch(grid.batch_size)
         return self.filled(place, read.stream(batches))
 
@@ -184,9 +185,7 @@ _ROW, _DOCUMENT_CHUNK, _OPEN_ROWS = 4_096, 2**19, 64
 # Half the documents of a window of the shuffle: chunks that two windows of `pack` share are read twice.
 _PACK_WINDOW: Final = 4_096
 # A block is four chunks: see `RaggedDataSource.blocks`.
-_DOCUMENTS: Final = Read(
-    "documents", BLOCK, 4, resident=2 * 4 * 4 * 2 * _DOCUMENT_CHUNK, forever=True
-)
+_DOCUMENTS: Final = Read("documents", BLOCK, 4, forever=True)
 _MEDIAN_LOG, _SPREAD = 6.5, 1.0
 
 
@@ -260,8 +259,7 @@ _AHEAD: Final = {"1 ahead": 1, "2 ahead": 2}
 
 
 def _steady_tokens(window: int, at_least: float) -> Case:
-    resident = 2 * window * CHUNK_TOKENS * 2
-    read = Read("tokens", BLOCK, window, resident=resident, forever=True)
+    read = Read("tokens", BLOCK, window, forever=True)
     return Case(
         f"steady.tokens_{window}",
         f"windows of tokens in a block shuffle, windows of {window} chunks",

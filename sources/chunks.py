@@ -506,22 +506,12 @@ class ListPart(Part):
         """Bytes of every record, if metadata show that all have the same; else None."""
         return None
 
-    @property
-    def without_lock(self) -> bool:
-        """Whether `start` reads on threads that do not need the interpreter's lock."""
-        return False
-
     def picked(
         self, decoded: Sequence[Sequence[Any]], which: IntArray, places: IntArray
     ) -> list[Any]:
         """The records `decoded[which[k]][places[k]]` of decoded chunks, which `start` gave."""
         both = zip(which.tolist(), places.tolist(), strict=True)
         return [decoded[number][place] for number, place in both]
-
-
-def reads_without_lock(part: Part) -> bool:
-    """Whether chunks of lists are read on threads that do not need the interpreter's lock."""
-    return isinstance(part, ListPart) and part.without_lock
 
 
 class LaidOutSource(BatchedSource):

@@ -37,7 +37,7 @@ ROWS = 4_000
 # So few that every chain here has more: what is ready waits for room.
 QUEUE = 16
 SHORT = ReadOptions(prefetch_buffer_size=QUEUE)
-SMALL = dataclasses.replace(SHORT, resident_bytes=400_000, in_flight_bytes=40_000)
+SMALL = dataclasses.replace(SHORT, memory_bytes=400_000)
 
 
 @dataclasses.dataclass(frozen=True)

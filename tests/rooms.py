@@ -115,7 +115,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1765,
     "windrow.sources": 3451,
-    "windrow.transforms": 6467,
+    "windrow.transforms": 6448,
     "windrow.transforms.nodes": 9062,
     "windrow.sources.remote": 2965,
     "windrow.sources.zarr": 9885,
@@ -133,7 +133,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.engine": 7219,
     "windrow.devices": 1403,
     "windrow.quality": 523,
-    "windrow.explain": 2124,
+    "windrow.explain": 2093,
     "windrow": 6211,
     "windrow.grain_api": 3037,
     "windrow.inspection": 1690,

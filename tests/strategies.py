@@ -29,7 +29,7 @@ Library: TypeAlias = Literal["windrow", "grain"]
 
 SYNCHRONOUS = windrow.ReadOptions(num_threads=0, prefetch_buffer_size=0)
 READ_OPTIONS = [
-    windrow.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer, block_bytes=size)
+    windrow.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer, memory_bytes=size)
     for threads in (0, 1, 3)
     for buffer in (0, 1, 500)
     for size in (1, 2**33)

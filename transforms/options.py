@@ -1,11 +1,10 @@
-"""Options of a run: threads, buffers, byte budgets and worker processes.
+"""Options of a run: threads, buffers, memory and worker processes.
 
 None of them changes an element or the order, but for `on_bad`, which is part of the chain.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import enum
 import logging
@@ -19,7 +18,6 @@ from windrow.core.machine import usable_cores
 from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least, integer, one_of
 
-MIB = 1 << 20
 _log = logging.getLogger("windrow.options")
 
 OnBad: TypeAlias = Literal["raise", "skip", "replace"]
@@ -36,19 +34,14 @@ class ReadOptions:
         num_threads: Threads that read records in parallel from sources without batched reads.
             With 0 there are no threads: the consumer waits while a block of elements is made.
         prefetch_buffer_size: The most elements made ahead (batches, if the chain batches before
-            it becomes a stream). With 0 each element (or batch of a stream) is made when it is
+            it becomes a stream), within the memory. With 0 each element (or batch of a stream) is made when it is
             requested, and no thread is started. A number from 1 up to fewer than `num_threads` is
             logged as a warning.
-        prefetch_bytes: The most bytes of elements made ahead, per iterator.
-        block_bytes: Target size of one read batch; half of it if chunks are kept for several read
-            batches. Two read batches run at a time.
-        in_flight_bytes: The most bytes of decoded chunks (Zarr chunks, record groups) that are
-            read at a time. By default 32 MiB, or 1/256 of the machine's memory if that is less.
-        resident_bytes: Bytes of chunks kept for planned batches (a quarter of it, or as much as the
-            whole store if that is no more than three quarters), and of records copied out of chunks
-            for such batches (the rest). By default 1 GiB, or 1/16 of the machine's memory if that
-            is less. A shuffle over a store that does not fit reads a chunk once for each such part
-            of an epoch: more memory, fewer reads.
+        memory_bytes: The most bytes that an iterator holds: decoded chunks, records of planned
+            batches, read batches in progress and elements made ahead. By default 1/16 of the memory
+            that this process may use, at most 1 GiB. It takes what the order gains from: two windows
+            in order or in a block shuffle, all of it for a global shuffle, where more memory means
+            fewer reads.
         on_bad: What becomes of records that cannot be read, or for which a function raises, as by
             `MapDataset.on_bad` just before the stream. It is part of the chain, unlike the others.
         max_bad: The most of them, or their share, as for `MapDataset.on_bad`.
@@ -63,21 +56,15 @@ class ReadOptions:
 
     num_threads: int = 16
     prefetch_buffer_size: int = 500
-    prefetch_bytes: int = 64 * MIB
-    block_bytes: int = 16 * MIB
-    in_flight_bytes: int | None = None
-    resident_bytes: int | None = None
+    memory_bytes: int | None = None
     on_bad: OnBad = "raise"
     max_bad: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_threads", "prefetch_buffer_size"):
             at_least(0, getattr(self, name), f"ReadOptions: {name}")
-        for name in ("prefetch_bytes", "block_bytes"):
-            at_least(1, getattr(self, name), f"ReadOptions: {name}")
-        for name in ("in_flight_bytes", "resident_bytes"):
-            if getattr(self, name) is not None:
-                at_least(1, getattr(self, name), f"ReadOptions: {name}")
+        if self.memory_bytes is not None:
+            at_least(1, self.memory_bytes, "ReadOptions: memory_bytes")
         one_of(self.on_bad, ON_BAD, "ReadOptions: on_bad")
         checked_max_bad(self.max_bad, "ReadOptions: max_bad")
         if 0 < self.prefetch_buffer_size < self.num_threads:
@@ -87,12 +74,6 @@ class ReadOptions:
                 self.prefetch_buffer_size,
                 self.num_threads,
             )
-
-    def with_block_bytes(self, most: int) -> ReadOptions:
-        """The same options with read batches of at most `most` bytes."""
-        moved = copy.copy(self)
-        object.__setattr__(moved, "block_bytes", max(1, min(self.block_bytes, most)))
-        return moved
 
     @property
     def ahead(self) -> bool:

@@ -8,33 +8,24 @@ Invariant: as for every chunk cache, what `gather` returns or fills is never mem
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from windrow.core.native import buffer_of, native
-from windrow.core.threads import then
-from windrow.engine.chunk_cache import (
-    ChunkCache,
-    ChunkPlace,
-    ScatteringCache,
-    WantedChunks,
-    WantedRecords,
-    rest_of,
-)
+from windrow.engine.chunk_cache import ChunkPlace, ReadToMemory, WantedChunks, WantedRecords
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.boxes import BoxFragments, BoxPart, Fields
-from windrow.sources.chunks import Box, BoxScatterReader, partly_read
+from windrow.sources.chunks import Box
 from windrow.sources.ragged_column import PiecePlaces
 
 
-class BoxCache(ChunkCache):
+class BoxCache(ReadToMemory):
     """Chunks of an array of any rank, and columns of boxes made of them."""
 
-    def __init__(self, part: BoxPart, slots: int) -> None:
+    def __init__(self, part: BoxPart, slots: int, *, scatters: bool = False) -> None:
+        super().__init__(part.reader, scatters=scatters)
         self._part = part
         chunk = tuple(map(min, part.chunk_shape, part.shape))
         self._chunk = np.array(part.chunk_shape, np.int64)
@@ -45,42 +36,29 @@ class BoxCache(ChunkCache):
         self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[BoxFragments, WantedChunks]:
         found = self._part.fragments(indices)
-        return found, WantedChunks.of(found.chunks, self._part.chunk_count)
+        cells = found.lengths.prod(axis=1)
+        return found, WantedChunks.of(found.chunks, self._part.chunk_count, cells)
 
     # --- reading ---------------------------------------------------------------------------------
 
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        groups: list[list[Box]] = []
-        for place in places:
-            if place.out is None:
-                first, stop = self._part.bounds(place.number)
-                groups.append([Box(first, self._slot(place.slot, first, stop))])
-            else:
-                groups.append(place.out)
-        future = self._part.reader.start(list(itertools.chain(*groups)), pool)
-        return future if all(len(boxes) == 1 for boxes in groups) else _by_group(groups, future)
+    def _to_slot(self, place: ChunkPlace) -> Box:
+        first, stop = self._part.bounds(place.number)
+        return Box(first, self._slot(place.slot, first, stop))
 
     def _slot(self, slot: int, first: Sequence[int], stop: Sequence[int]) -> AnyArray:
         sizes = (s - f for f, s in zip(first, stop, strict=True))
         found: AnyArray = self._memory[slot][tuple(map(slice, sizes))]
         return found
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
-        return rest_of(future).errors
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        # The chunk is copied after decoding, while it is in the processor's cache. A chunk that other
-        # read batches may come back to is kept.
-        return last
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        return True
-
     def targets(self, wanted: WantedRecords) -> Any:
-        return self._part.boxes(wanted.out, wanted.fragments)
+        columns = self._part.columns(wanted.fragments)
+        return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
 
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return [wanted.targets[number] for number in wanted.of_chunk(at).tolist()]
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        for wanted, _, at in uses:
+            fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            slots = np.zeros(len(fragments), np.int64)
+            self._fill_in_numpy(wanted.out, fragments, [chunk], slots)
 
     # --- columns ---------------------------------------------------------------------------------
 
@@ -89,11 +67,6 @@ class BoxCache(ChunkCache):
 
     def finished(self, out: Fields, fragments: BoxFragments) -> Fields:
         self._part.pad(out, fragments)
-        return out
-
-    def gather(self, count: int, fragments: BoxFragments, slots: IntArray) -> Fields:
-        out = self._part.empty(count)
-        self.fill(out, fragments, slots)
         return out
 
     def fill(self, out: Fields, fragments: BoxFragments, slots: IntArray) -> None:
@@ -124,37 +97,3 @@ class BoxCache(ChunkCache):
         if self._shift.any():
             begin -= np.where(fragments.first < self._chunk - self._shift, self._shift, 0)
         return begin
-
-
-def _by_group(groups: Sequence[Sequence[Box]], future: Future[None]) -> Future[None]:
-    """A read of boxes, whose errors are of groups."""
-    owners = np.repeat(np.arange(len(groups)), [len(boxes) for boxes in groups]).tolist()
-
-    def ended(read: Future[None]) -> None:
-        errors = rest_of(read).errors
-        if errors:
-            raise partly_read(None, {owners[number]: error for number, error in errors.items()})
-
-    return then(future, ended)
-
-
-class ScatteredBoxCache(ScatteringCache, BoxCache):
-    """Chunks whose reader copies boxes straight to the columns of read batches."""
-
-    def __init__(self, part: BoxPart, reader: BoxScatterReader, slots: int) -> None:
-        super().__init__(part, slots)
-        self._reader = reader
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        columns = self._part.columns(wanted.fragments)
-        return self._reader.output(wanted.out, wanted.chunk_count, wanted.which, *columns)
-
-    def _to_slot(self, place: ChunkPlace) -> Box:
-        first, stop = self._part.bounds(place.number)
-        return Box(first, self._slot(place.slot, first, stop))
-
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        for wanted, _, at in uses:
-            fragments = wanted.fragments.taken(wanted.of_chunk(at))
-            slots = np.zeros(len(fragments), np.int64)
-            self._fill_in_numpy(wanted.out, fragments, [chunk], slots)

@@ -31,9 +31,7 @@ from windrow.sources.chunks import (
     ListPart,
     Rest,
     Scattered,
-    ScatterReader,
     Span,
-    runs_of,
 )
 from windrow.sources.ragged_column import (
     PiecePlaces,
@@ -91,23 +89,32 @@ class WantedChunks:
     Args:
         numbers: Their numbers, each once, ascending.
         which: For each fragment, which of these chunks it lies in, int64.
-        rows: How many rows are wanted of each; None for a part whose chunks are not of rows.
+        rows: How many rows are wanted of each; of boxes how many cells.
     """
 
     numbers: list[int]
     which: IntArray
-    rows: list[int] | None = None
+    rows: list[int]
 
     @classmethod
-    def of(cls, chunks: IntArray, chunk_count: int) -> WantedChunks:
-        """The chunks of fragments, of a part with `chunk_count` chunks."""
+    def of(
+        cls, chunks: IntArray, chunk_count: int, lengths: IntArray | None = None
+    ) -> WantedChunks:
+        """The chunks of fragments, of a part with `chunk_count` chunks.
+
+        Args:
+            chunks: The chunk of each fragment.
+            chunk_count: The number of chunks of the part.
+            lengths: The rows of each fragment; None for one each.
+        """
         if chunk_count > 4 * len(chunks):
             distinct, which = np.unique(chunks, return_inverse=True)
         else:
             wanted = np.zeros(chunk_count, np.bool_)  # a sort costs five times as much
             wanted[chunks] = True
             distinct, which = np.flatnonzero(wanted), (np.cumsum(wanted) - 1)[chunks]
-        return cls(distinct.tolist(), which)
+        rows = np.bincount(which, lengths, minlength=len(distinct))
+        return cls(distinct.tolist(), which, rows.astype(np.int64).tolist())
 
 
 def fragments_of(
@@ -148,9 +155,7 @@ def in_numpy(
 ) -> tuple[Fragments, WantedChunks]:
     """What `fragments_of` returns where there is no core, or numbers are absurd."""
     found, chunks = _with_chunks(part, indices, places)
-    wanted = WantedChunks.of(chunks, part.chunk_count)
-    rows = np.bincount(wanted.which, found.lengths, minlength=len(wanted.numbers))
-    return found, dataclasses.replace(wanted, rows=rows.astype(np.int64).tolist())
+    return found, WantedChunks.of(chunks, part.chunk_count, found.lengths)
 
 
 def _with_chunks(
@@ -187,7 +192,7 @@ class ChunkPlace:
 
     number: int
     slot: int = -1
-    out: list[Any] | None = None  # what `ChunkCache.chosen` gave for it
+    out: list[Any] | None = None  # these, what `targets` returned for each, and its number there
 
 
 class WantedRecords(Protocol):
@@ -197,7 +202,7 @@ class WantedRecords(Protocol):
     """The column of the read batch; None until it is made."""
 
     targets: Any
-    """What `ChunkCache.targets` returned for it."""
+    """What `ChunkCache.targets` returned for it, if some chunk goes straight there."""
 
     fragments: Any
 
@@ -248,26 +253,9 @@ class ChunkCache(abc.ABC):
         Raises the error of a read that failed as a whole.
         """
 
-    @abc.abstractmethod
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        """Whether a chunk may go straight to the columns of read batches, without a slot.
-
-        Args:
-            read_batches: How many want it.
-            last: Whether it is likely that no later read batch wants it.
-        """
-
-    @abc.abstractmethod
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        """Whether chunk `number`, chunk `at` of a read batch, goes straight there if it may."""
-
-    @abc.abstractmethod
     def targets(self, wanted: WantedRecords) -> Any:
-        """The targets of all fragments in the column of a read batch; see `chosen`."""
-
-    @abc.abstractmethod
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        """The targets of the fragments of chunk `at` of a read batch, which skips its slot."""
+        """Where fragments go in the column of a read batch, whose chunks need no slot."""
+        raise TypeError(f"{type(self).__name__}: every chunk needs a slot")
 
     @abc.abstractmethod
     def empty(self, count: int, fragments: Any) -> Any:
@@ -277,23 +265,57 @@ class ChunkCache(abc.ABC):
     def fill(self, out: Any, fragments: Any, slots: IntArray) -> None:
         """Copy fragments, each out of a slot, to their targets in `out`."""
 
-    @abc.abstractmethod
     def gather(self, count: int, fragments: Any, slots: IntArray) -> Any:
         """A new column of `count` records, made of all their fragments."""
-
-    def release(self) -> None:
-        """Give up the memory of the slots until one is used again; none is in use now."""
-        return
+        out = self.empty(count, fragments)
+        self.fill(out, fragments, slots)
+        return out
 
     @abc.abstractmethod
     def finished(self, out: Any, fragments: Any) -> Any:
         """Return the column `out` once all its `fragments` are there."""
 
 
-class ArrayCache(ChunkCache):
+class ReadToMemory(ChunkCache):
+    """Chunks that a reader decodes into slots, or whose rows it copies straight to columns."""
+
+    def __init__(self, reader: Any, *, scatters: bool) -> None:
+        """Start without chunks; with `scatters` the reader has `start_scattered`."""
+        self._reader, self._scatters = reader, scatters
+
+    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        wanted = list(map(self._wanted, places))
+        future: Future[Any] = (
+            self._reader.start_scattered(wanted)
+            if self._scatters
+            else self._reader.start(wanted, pool)
+        )
+        return future
+
+    def _wanted(self, place: ChunkPlace) -> Any:
+        if place.out is None:
+            return self._to_slot(place)
+        uses = place.out
+        outputs = [(output, at) for _, output, at in uses]
+        return Scattered(place.number, outputs, functools.partial(self._put, uses))
+
+    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
+        return rest_of(future).errors
+
+    @abc.abstractmethod
+    def _to_slot(self, place: ChunkPlace) -> Any:
+        """The request to read a whole chunk into its slot."""
+
+    @abc.abstractmethod
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        """Copy what is wanted of one chunk to its targets."""
+
+
+class ArrayCache(ReadToMemory):
     """Chunks of an array, as rows of one large array."""
 
-    def __init__(self, part: ArrayPart, slots: int) -> None:
+    def __init__(self, part: ArrayPart, slots: int, *, scatters: bool = False) -> None:
+        super().__init__(part.reader, scatters=scatters)
         self._part, self._slots = part, slots
 
     @functools.cached_property
@@ -301,56 +323,47 @@ class ArrayCache(ChunkCache):
         part = self._part
         return buffer_pool.returned((self._slots * part.chunk_rows, *part.row_shape), part.dtype)
 
-    @functools.cached_property
-    def _runs(self) -> AnyArray:
-        return runs_of(self._rows, self._part.size or 1)
-
-    def release(self) -> None:
-        self.__dict__.pop("_rows", None)
-        self.__dict__.pop("_runs", None)
-
     def fragments(
         self, indices: IntArray, places: PiecePlaces | None = None
     ) -> tuple[Fragments, WantedChunks]:
         return fragments_of(self._part, indices, places)
 
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        return self._part.reader.start(list(map(self._span, places)), pool)
-
-    def _span(self, place: ChunkPlace) -> Span:
+    def _to_slot(self, place: ChunkPlace) -> Span:
         first, stop = self._part.bounds(place.number)
-        if place.out is not None:
-            return Span(first, stop, place.out[0])
         before = first + self._part.shift - place.number * self._part.chunk_rows
         at = place.slot * self._part.chunk_rows + before
         return Span(first, stop, self._rows[at : at + stop - first])
 
-    def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
-        return rest_of(future).errors
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return read_batches == 1 and self._part.has_single_rows
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        # If the whole chunk is wanted, in order.
-        fragments: Fragments = wanted.fragments
-        mine = wanted.of_chunk(at)
-        first, stop = self._part.bounds(number)
-        if len(mine) != stop - first:
-            return False
-        # Records ascend here, each once. This check dominates for small chunks, so no np.diff.
-        if fragments.records[mine[-1]] - fragments.records[mine[0]] != len(mine) - 1:
-            return False
-        sources = fragments.sources[mine]
-        return bool((sources[1:] - sources[:-1] == 1).all())
-
     def targets(self, wanted: WantedRecords) -> Any:
-        return wanted.out
+        values, targets, lengths = self._flat(wanted.out, wanted.fragments)
+        sources = wanted.fragments.sources
+        return self._reader.output(
+            values, wanted.chunk_count, wanted.which, sources, targets, lengths
+        )
 
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        mine = wanted.of_chunk(at)
-        first = int(wanted.fragments.records[mine[0]])
-        return [wanted.targets[first : first + len(mine)]]
+    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
+        for wanted, _, at in uses:
+            fragments = wanted.fragments.taken(wanted.of_chunk(at))
+            self._copy(chunk, fragments.sources, wanted.out, fragments)
+
+    def _copy(self, rows: AnyArray, at: IntArray, out: Any, fragments: Fragments) -> None:
+        """Copy fragments, which begin at the rows `at`, to their targets in a column."""
+        values, targets, lengths = self._flat(out, fragments)
+        if lengths is None:
+            values[targets] = rows[at]
+        else:
+            copy_runs(rows, at, values, targets, lengths)
+
+    def _flat(self, out: Any, fragments: Fragments) -> tuple[AnyArray, IntArray, IntArray | None]:
+        """The rows of a column, and the places and lengths of fragments in them."""
+        part = self._part
+        if isinstance(out, (RaggedColumn, PlacedColumn)):
+            return out.values, *fragments.runs
+        if part.size is None:
+            return out, fragments.records, None
+        targets, lengths = fragments.runs
+        rows = out.reshape(len(out) * part.size, *part.row_shape)
+        return rows, fragments.records * part.size + targets, lengths
 
     def finished(self, out: Any, fragments: Fragments) -> Any:
         return out
@@ -366,124 +379,16 @@ class ArrayCache(ChunkCache):
         return RaggedColumn(values, fragments.bounds)
 
     def fill(self, out: Any, fragments: Fragments, slots: IntArray) -> None:
-        at = slots * self._part.chunk_rows + fragments.sources
-        if isinstance(out, (RaggedColumn, PlacedColumn)):
-            copy_runs(self._rows, at, out.values, *fragments.runs)
-            return
-        if fragments.targets is None or fragments.lengths is None:
-            out[fragments.records] = self._rows[at]
-            return
-        whole = fragments.lengths == self._part.size
-        if whole.all():
-            out[fragments.records] = self._runs[at]
-            return
-        out[fragments.records[whole]] = self._runs[at[whole]]
-        cut = np.flatnonzero(~whole)
-        places = zip(
-            fragments.records[cut].tolist(),
-            fragments.targets[cut].tolist(),
-            fragments.lengths[cut].tolist(),
-            at[cut].tolist(),
-            strict=True,
-        )
-        for record, target, length, row in places:
-            out[record, target : target + length] = self._rows[row : row + length]
+        self._copy(self._rows, slots * self._part.chunk_rows + fragments.sources, out, fragments)
 
     def gather(self, count: int, fragments: Fragments, slots: IntArray) -> Any:
-        if fragments.bounds is not None or fragments.places is not None:
-            out = self.empty(count, fragments)
-            self.fill(out, fragments, slots)
-            return out
-        if fragments.targets is None:
-            at = slots * self._part.chunk_rows + fragments.sources
-            out = self.empty(count, fragments)
-            # In the default mode NumPy would first copy into a buffer of its own.
-            np.take(self._rows, at, axis=0, out=out, mode="clip")
-            return out
-        whole = np.flatnonzero(fragments.lengths == self._part.size)
-        if 2 * len(whole) < count or not count:
-            out = self.empty(count, fragments)
-            self.fill(out, fragments, slots)
-            return out
-        # One call copies all records once. For a record in several chunks it copies arbitrary
-        # values, and the fragments of the record overwrite them.
+        if fragments.targets is not None:
+            return super().gather(count, fragments, slots)
+        out = self.empty(count, fragments)
         at = slots * self._part.chunk_rows + fragments.sources
-        first = np.full(count, at[whole[0]])
-        first[fragments.records[whole]] = at[whole]
-        found: AnyArray = self._runs[first]
-        if len(whole) < len(fragments):
-            cut = np.flatnonzero(fragments.lengths != self._part.size)
-            self.fill(found, fragments.taken(cut), slots[cut])
-        return found
-
-
-class ScatteringCache(ChunkCache):
-    """Chunks whose reader copies what is wanted straight to the columns of read batches.
-
-    It is copied while the decoded chunk is in the processor's cache, and has no slot.
-    """
-
-    _reader: Any
-    """Has `start_scattered`."""
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return [(wanted, wanted.targets, at)]
-
-    def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
-        future: Future[Any] = self._reader.start_scattered(list(map(self._wanted, places)))
-        return future
-
-    def _wanted(self, place: ChunkPlace) -> Any:
-        if place.out is None:
-            return self._to_slot(place)
-        uses = place.out
-        outputs = [(output, at) for _, output, at in uses]
-        return Scattered(place.number, outputs, functools.partial(self._put, uses))
-
-    @abc.abstractmethod
-    def _to_slot(self, place: ChunkPlace) -> Any:
-        """The request to read a whole chunk into its slot."""
-
-    @abc.abstractmethod
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        """Copy what is wanted of one chunk to its targets."""
-
-
-class ScatteredCache(ScatteringCache, ArrayCache):
-    """Chunks of an array whose reader copies rows straight to the columns of read batches."""
-
-    def __init__(self, part: ArrayPart, reader: ScatterReader, slots: int) -> None:
-        super().__init__(part, slots)
-        self._reader = reader
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        fragments: Fragments = wanted.fragments
-        out, targets = wanted.out, fragments.records
-        if isinstance(out, (RaggedColumn, PlacedColumn)):
-            out, (targets, _) = out.values, fragments.runs
-        elif fragments.targets is not None and self._part.size is not None:
-            out = out.reshape(len(out) * self._part.size, *self._part.row_shape)
-            targets = targets * self._part.size + fragments.targets
-        return self._reader.output(
-            out, wanted.chunk_count, wanted.which, fragments.sources, targets, fragments.lengths
-        )
-
-    def _to_slot(self, place: ChunkPlace) -> Span:
-        return self._span(place)
-
-    def _put(self, uses: Sequence[tuple[WantedRecords, Any, int]], chunk: AnyArray) -> None:
-        for wanted, _, at in uses:
-            fragments = wanted.fragments.taken(wanted.of_chunk(at))
-            if isinstance(wanted.out, (RaggedColumn, PlacedColumn)):
-                copy_runs(chunk, fragments.sources, wanted.out.values, *fragments.runs)
-                continue
-            for k in range(len(fragments)):
-                record, source = fragments.records[k], fragments.sources[k]
-                if fragments.targets is None:
-                    wanted.out[record] = chunk[source]
-                else:
-                    target, length = fragments.targets[k], fragments.lengths[k]
-                    wanted.out[record, target : target + length] = chunk[source : source + length]
+        # In the default mode NumPy would first copy into a buffer of its own.
+        np.take(self._rows, at, axis=0, out=out, mode="clip")
+        return out
 
 
 class ListCache(ChunkCache):
@@ -501,6 +406,8 @@ class ListCache(ChunkCache):
         return Fragments(needs.records, self._part.places(indices)), chunks
 
     def start(self, places: Sequence[ChunkPlace], pool: Executor) -> Future[Any]:
+        for place in places:  # what lay there is not held while the next one is read
+            self._chunks[place.slot : place.slot + 1] = [()] * (place.slot < len(self._chunks))
         return self._part.start([place.number for place in places], pool)
 
     def arrived(self, slots: Sequence[int], future: Future[Any]) -> Mapping[int, Exception]:
@@ -509,18 +416,6 @@ class ListCache(ChunkCache):
             chunks.extend([()] * (slot + 1 - len(chunks)))
             chunks[slot] = chunk
         return rest.errors
-
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return False
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        return False
-
-    def targets(self, wanted: WantedRecords) -> Any:
-        return wanted.out
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        raise TypeError("chunks of lists have a slot")
 
     def finished(self, out: list[Any], fragments: Fragments) -> list[Any]:
         return out

@@ -16,7 +16,7 @@ from windrow.core.cancellation import CancelScope
 from windrow.core.machine import usable_cores
 from windrow.core.threads import DaemonPool
 from windrow.engine import execute
-from windrow.engine.budgets import CacheRoom, budget_of
+from windrow.engine.budgets import Budget, PartRoom, budget_of
 from windrow.engine.chunk_cache import ChunkCache
 from windrow.engine.executors import Count, Executors, LocalExecutor, StageExecutor
 from windrow.engine.prefetch import Prefetcher, cache_of
@@ -67,7 +67,7 @@ class RunContext:
         self.options = next((options for options in found if options.ahead), found[0])
         self.chain_numbers = {id(chain): k for k, chain in enumerate(random_access_parts(node))}
         self._dataset_options = options_of(node)
-        self._share_bytes = self.options.block_bytes // len(parts)
+        self.budget = budget_of(self.options)
         self.clock = clock
         self.kept: dict[tuple[int, int], KeptBlocks] = {}  # by node and lane
         self.own_states = OwnStates() if own_states is None else own_states
@@ -105,10 +105,9 @@ class RunContext:
         self.cancel_scope.set()
         self._executors.interrupt()
 
-    def options_of(self, node: ToStreamNode) -> ReadOptions:
-        """The read options of one of several streams, with its share of `block_bytes`."""
-        own = node.read_options
-        return own.with_block_bytes(self._share_bytes)
+    def budget_of(self, node: ToStreamNode) -> Budget:
+        """The budget of one of several streams."""
+        return budget_of(node.read_options).share(self._streams)
 
     def reader(
         self, options: ReadOptions, prefetcher: Prefetcher | None, number: int
@@ -161,21 +160,18 @@ class RunContext:
             return None
         if self._decoding is None:
             self._decoding = self._new_pool(usable_cores(), "windrow-decode")
-        remote = any(map(is_remote_source, found.values()))
-        budget = budget_of(node.read_options, remote=remote).share(1 / self._streams)
         return (
             Prefetcher(
                 list(found.values()),
-                budget,
+                self.budget_of(node),
                 self._decoding,
                 self._read_counters,
                 self.new_cache,
-                streams=self._streams,
             )
             or None
         )
 
-    def new_cache(self, room: CacheRoom) -> ChunkCache:
+    def new_cache(self, room: PartRoom) -> ChunkCache:
         """Memory for chunks of a part."""
         return cache_of(room)
 

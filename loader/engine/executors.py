@@ -21,7 +21,6 @@ from windrow.errors import ClosedError, ReadError
 from windrow.transforms.nodes import Node, WorkerSettings
 from windrow.transforms.nodes.split import Halves
 from windrow.transforms.nodes.streams import workers_of
-from windrow.transforms.options import ReadOptions
 
 if TYPE_CHECKING:
     from windrow.engine.process_executor import ProcessExecutor
@@ -49,8 +48,8 @@ class StageExecutor(Protocol):
         """The number of a stage for `WorkItem`, and the two halves of its chain if it is split."""
         ...
 
-    def bounded(self, options: ReadOptions) -> ReadOptions:
-        """The options, with read batches no larger than the executor has room for."""
+    def bounded(self, batch_bytes: int) -> int:
+        """Bytes of a read batch, no more than the executor has room for."""
         ...
 
     def wants_more_rows(self) -> bool:
@@ -76,8 +75,8 @@ class LocalExecutor:
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None
 
-    def bounded(self, options: ReadOptions) -> ReadOptions:
-        return options
+    def bounded(self, batch_bytes: int) -> int:
+        return batch_bytes
 
     def wants_more_rows(self) -> bool:
         return self.thread_map is not None and self.thread_map.was_starved()

@@ -9,42 +9,34 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from windrow.core.threads import DaemonPool
-from windrow.engine.budgets import CacheBudget, CacheRoom, batches_per_plan, rooms
-from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache, ScatteredCache
+from windrow.engine.budgets import Budget, PartRoom, rooms
+from windrow.engine.chunk_cache import ArrayCache, ChunkCache, ListCache
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.sources.boxes import BoxPart
 from windrow.sources.chunks import (
     ArrayPart,
-    BoxScatterReader,
     LaidOutSource,
     ListPart,
     Part,
-    ScatterReader,
-    reads_without_lock,
 )
 from windrow.stats.read_counters import ReadCounters
 
-# The bytes of indices that are outside the budgets. Indices of a store that fits as a whole take no
-# more than these, since its chunks are read once, however long the plan is. Several streams share
-# them, also for their records.
-FREE_BYTES = 16 << 20
+# Read batches that are planned for each one that is made, until the plan is long enough: planning many
+# at once would delay the next batch.
+_TICKETS = 16
 # Makes the memory for chunks of a part.
-NewCache: TypeAlias = Callable[[CacheRoom], ChunkCache]
+NewCache: TypeAlias = Callable[[PartRoom], ChunkCache]
 
 
-def cache_of(room: CacheRoom) -> ChunkCache:
+def cache_of(room: PartRoom) -> ChunkCache:
     """Memory for the chunks of a part, as many as fit into the budget."""
     match room.part:
-        case ArrayPart(reader=ScatterReader() as reader) as part if room.scatters:
-            return ScatteredCache(part, reader, room.slots)
         case ArrayPart() as part:
-            return ArrayCache(part, room.slots)
+            return ArrayCache(part, room.slots, scatters=room.scatters)
         case BoxPart() as part:
-            from windrow.engine import box_cache  # few chains read boxes
+            from windrow.engine.box_cache import BoxCache  # few chains read boxes
 
-            if room.scatters and isinstance(part.reader, BoxScatterReader):
-                return box_cache.ScatteredBoxCache(part, part.reader, room.slots)
-            return box_cache.BoxCache(part, room.slots)
+            return BoxCache(part, room.slots, scatters=room.scatters)
         case ListPart() as part:
             return ListCache(part)
         case part:
@@ -57,14 +49,12 @@ class Prefetcher:
     def __init__(
         self,
         sources: Sequence[LaidOutSource],
-        budget: CacheBudget,
+        budget: Budget,
         pool: DaemonPool,
         read_counters: ReadCounters,
         new_cache: NewCache | None = None,
-        *,
-        streams: int = 1,
     ) -> None:
-        planned, budget = rooms(sources, budget)
+        planned, self.plan_bytes = rooms(sources, budget)
         self._ahead: dict[tuple[int, str], ChunkPrefetcher] = {}
         for room in planned:
             counters = read_counters.of(room.source).part(room.part)
@@ -74,29 +64,13 @@ class Prefetcher:
         self.parts: Sequence[ChunkPrefetcher] = tuple(self._ahead.values())
         """The prefetchers of the parts that are read through here."""
         self._planned = {id(room.source) for room in planned}
-        self.scatters = all(room.scatters for room in planned)
-        # Whether a read batch costs much and each of its chunks little.
-        self.prefers_long = all(room.scatters or reads_without_lock(room.part) for room in planned)
-        self._fits = all(room.fits for room in planned)
-        self._streams = streams
-        self.batches_per_plan = batches_per_plan(planned)
-        self.horizon_bytes = budget.horizon_bytes
+        self.batches_per_plan = max(1, _TICKETS // max(1, len(planned)))
 
     @property
-    def is_full(self) -> bool:
-        """Whether as many bytes of records are planned as the budget has room for."""
-        return self.fill >= 1
-
-    @property
-    def fill(self) -> float:
-        """The share of that room that is taken."""
-        records = sum(ahead.planned_bytes for ahead in self.parts)
-        indices = sum(ahead.index_bytes for ahead in self.parts)
-        fill = (records + max(0, indices - FREE_BYTES)) / max(1, self.horizon_bytes)
-        if not self._fits:
-            return fill
-        free = indices if self._streams == 1 else self._streams * (indices + records)
-        return max(fill, free / FREE_BYTES)
+    def wants_more(self) -> bool:
+        """Whether a longer plan saves reads and has room."""
+        planned_bytes = sum(ahead.planned_bytes for ahead in self.parts)
+        return planned_bytes < self.plan_bytes and any(ahead.wants_more for ahead in self.parts)
 
     def bytes_by(self) -> dict[str, int]:
         """Bytes that are held, by kind."""
@@ -125,17 +99,7 @@ class Prefetcher:
         for ahead in self.parts:
             ahead.drop(number)
 
-    def begin(self) -> None:
-        """Start the reads that the next read batch waits for."""
+    def start(self, number: int) -> None:
+        """Start the reads that it is time for when read batch `number` is made next."""
         for ahead in self.parts:
-            ahead.begin()
-
-    def pace(self, number: int) -> int:
-        """Plan the reads between read batch `number`, which is next, and the one after it."""
-        is_full = self.is_full
-        return max(ahead.pace(number, is_full=is_full) for ahead in self.parts)
-
-    def step(self, number: int, steps: int) -> None:
-        """Start the reads that are due by step `number` of `steps`."""
-        for ahead in self.parts:
-            ahead.step(number, steps)
+            ahead.start(number)

@@ -248,8 +248,8 @@ class BlockQueue:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._owner, self._has_stopped = os.getpid(), False
-        options = run.options
-        self._ready = ReadyQueue(options.prefetch_buffer_size, options.prefetch_bytes, run.stopped)
+        most_rows, most_bytes = run.options.prefetch_buffer_size, run.budget.queue_bytes
+        self._ready = ReadyQueue(most_rows, most_bytes, run.stopped)
         self.get, self.finish = self._ready.get, self._ready.finish
         self._waiting_bytes = 0  # of a block that does not fit
 

@@ -28,7 +28,6 @@ from windrow.stats.profiler import OTHER, WORKERS, ActivityClock, doing
 from windrow.transforms import columns, pytrees, record_sizes
 from windrow.transforms.nodes import Node, WorkerSettings, source_of, walk
 from windrow.transforms.nodes.split import Halves, halved
-from windrow.transforms.options import ReadOptions
 from windrow.transforms.row_blocks import Block
 from windrow.transforms.tables import Columnar, Listed, Table, elements
 from windrow.workers.by_value import pickled_by_value
@@ -99,11 +98,11 @@ class ProcessExecutor:
         number = self._numbers[id(stage.top)]
         return number, self._halves[number]
 
-    def bounded(self, options: ReadOptions) -> ReadOptions:
+    def bounded(self, batch_bytes: int) -> int:
         most = self._options.most_workers * (1 + self._options.per_worker_buffer_size)
         # Requests and replies of all work items under way, in half of the memory.
-        room = shared_bytes_of(self._options.shared_bytes) // (4 * most)
-        return options.with_block_bytes(room)
+        room: int = shared_bytes_of(self._options.shared_bytes) // (4 * most)
+        return max(1, min(batch_bytes, room))
 
     def wants_more_rows(self) -> bool:
         thread_map = self._threads.thread_map

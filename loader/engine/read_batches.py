@@ -34,7 +34,7 @@ from windrow.engine.prefetch import Prefetcher
 from windrow.engine.stages import ChainStage, Result, StageTask, WorkItem, done, watch_of_stage
 from windrow.engine.thread_map import StageThreads, ThreadMap
 from windrow.sources.base import IntArray
-from windrow.stats.profiler import PLANNING, READING, doing
+from windrow.stats.profiler import PLANNING, doing
 from windrow.stats.read_counters import ReadCounters
 from windrow.transforms import tables
 from windrow.transforms.made_of import MadeOf
@@ -57,12 +57,8 @@ Elements: TypeAlias = "range | IntArray"
 # A consumer waits for a block as a whole, so slow functions get small ones.
 GOAL_S = 0.1
 
-# The fewest read batches in a prefetcher's horizon, if a batch is no longer than a read batch.
-READ_BATCHES_AHEAD = 32
-
-# The same where a chunk costs little and a read batch more; and how many times as many elements such
-# a read batch may have. Where chunks go straight to read batches, only if no function makes them.
-FEW_READ_BATCHES_AHEAD = 4
+# How many times as many elements as the queue a read batch may have, if its reads are planned: planning
+# costs less for each then.
 _LONGER = 8
 
 # Rows of all shards that are planned for one read batch of a shard, unless one batch has more.
@@ -102,36 +98,21 @@ class BlockSize:
 
 
 def block_size(
-    options: ReadOptions,
-    unit: int,
-    prefetcher: Prefetcher | None,
-    *,
-    calls: bool = False,
-    longer: bool = False,
+    options: ReadOptions, batch_bytes: int, unit: int, *, is_planned: bool = False
 ) -> BlockSize:
     """The size of read batches with these options.
 
     Args:
         options: The options of the stream.
+        batch_bytes: Bytes that a read batch should have.
         unit: Elements that are wanted together.
-        prefetcher: Plans the reads, if there are some to plan.
-        calls: Whether functions are called.
-        longer: Whether a read batch costs much, however few elements it has.
+        is_planned: Whether their reads are planned, or each costs much for another reason.
     """
-    times = _LONGER if longer else 1
-    if prefetcher:
-        # Read batches much shorter than the horizon: reads are planned from one to the next.
-        # They are half as long as others, since chunks take room in the processor's cache as well.
-        ahead = FEW_READ_BATCHES_AHEAD if prefetcher.prefers_long else READ_BATCHES_AHEAD
-        goal_bytes = min(options.block_bytes // 2, prefetcher.horizon_bytes // ahead)
-        if prefetcher.prefers_long and not (prefetcher.scatters and calls):
-            times = _LONGER
-        most = options.prefetch_buffer_size * times
-        return BlockSize(max(1, goal_bytes), unit, most)
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
+    times = _LONGER if is_planned else 1
     most = max(options.prefetch_buffer_size * times, units * unit)
-    return BlockSize(options.block_bytes, unit, most)
+    return BlockSize(batch_bytes, unit, most)
 
 
 def random_access(
@@ -233,14 +214,16 @@ class ReadBatches(Iterator["ReadBatch"]):
             unit: Rows that the next batch takes, if it takes a fixed number.
             rows: Read batches are split at multiples of this number of elements.
             first: The first element that is wanted; those before it only go through functions.
-            longer: As in `block_size`.
+            longer: Whether a read batch costs much, however few elements it has.
         """
         self._run, self._order, self._executor = run, order, run.executor_of(stage)
-        self._options = self._executor.bounded(run.options_of(node))
+        self._options = node.read_options
         self._prefetcher = run.prefetcher(node)
-        calls = any(each.functions for each in (*walk(node), *stage.steps))
         self._size = block_size(
-            self._options, unit or rows, self._prefetcher, calls=calls, longer=longer
+            self._options,
+            self._executor.bounded(run.budget_of(node).batch_bytes),
+            unit or rows,
+            is_planned=longer or self._prefetcher is not None,
         )
         self._most_planned = MOST_READ_BATCHES
         if node.share is not None:
@@ -251,7 +234,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._chain = _Chain(node, stage, *self._executor.part_of(stage), rows, first)
         self._waiting: collections.deque[ReadBatch] = collections.deque()
         self._chain_number = run.chain_numbers[id(node.parent)]
-        self._made, self._reads = 0, 0
+        self._made = 0
         self._last_window = -1  # of a plan from lengths
         self._read_batch_bytes = self._rest_bytes = 0  # of the last one; of its rows to come
         dropping = () if node.allow_nones else walk(node.parent)
@@ -269,9 +252,6 @@ class ReadBatches(Iterator["ReadBatch"]):
     def whole_blocks(self) -> Iterator[tuple[Block, int]]:
         """The rows of the stage, each read batch as one block, with the number of its elements."""
         for result in self._results():
-            if self._prefetcher is not None and self._executor.is_here:
-                with doing(READING):
-                    self._prefetcher.step(0, 1)
             self._rest_bytes = 0
             yield result.block, result.rows
 
@@ -305,9 +285,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         if prefetcher:
             if self._order.is_over:
                 prefetcher.end()
-            self._reads = prefetcher.pace(self._made)
-            if not self._executor.is_here:
-                prefetcher.step(0, 1)  # workers are asked for read batches, not rows
+            prefetcher.start(self._made)
         for soon in itertools.islice(self._waiting, 2 if self._options.ahead else 1):
             soon.reader.begin()
         self._made += 1
@@ -331,8 +309,6 @@ class ReadBatches(Iterator["ReadBatch"]):
 
                 text = "read batch %d is planned: %d elements; %d read batches wait"
                 debug(_log, text, number, len(elements), len(waiting))
-            if prefetcher and number == 0:
-                prefetcher.begin()  # the first is read while more are planned
 
     def _count(self, elements: Elements) -> None:
         """Count the windows that a plan from lengths begins with these elements."""
@@ -348,7 +324,7 @@ class ReadBatches(Iterator["ReadBatch"]):
         size_bytes = max(result.bytes_read, tables.nbytes(result.block.table))
         self._read_batch_bytes = self._rest_bytes = size_bytes
         self._run.heard(result, self._chain.halves)
-        if self._prefetcher is not None and self._prefetcher.scatters:
+        if self._prefetcher is not None and self._run.has_values:
             self._run.maker.weigh(always=True)  # such read batches are few, and long
         too_few = self._executor.wants_more_rows()
         self._size.saw(result.rows, size_bytes, result.took_s, too_few=too_few)
@@ -360,22 +336,13 @@ class ReadBatches(Iterator["ReadBatch"]):
         return {**planned, "rounds": self._rest_bytes + begun}
 
     def _in_steps(self, block: Block) -> Blocks:
-        """Yield a block's rows, and spread the starts of due reads over them.
-
-        Between two elements it starts the reads that are one element's share, and one more.
-        """
-        prefetcher = self._prefetcher if self._executor.is_here else None
-        rows, reads = len(block), self._reads if prefetcher else 0
-        steps = max(1, min(rows, math.ceil(reads * rows / (reads + rows)) if reads else 0))
-        if rows > self._most_rows > 0:
-            steps = max(steps, min(rows, math.ceil(2 * rows / self._most_rows)))
+        """Yield a block's rows, at most half as many at a time as the queue has room for."""
+        rows, most = len(block), self._most_rows
+        steps = min(rows, math.ceil(2 * rows / most)) if rows > most > 0 else 1
         for number in range(steps):
-            if prefetcher:
-                with doing(READING):
-                    prefetcher.step(number, steps)
+            start, stop = (rows * n // steps for n in (number, number + 1))
+            self._rest_bytes = self._read_batch_bytes * (rows - stop) // max(1, rows)
             if rows:
-                start, stop = (rows * n // steps for n in (number, number + 1))
-                self._rest_bytes = self._read_batch_bytes * (rows - stop) // rows
                 yield block if steps == 1 else block.sliced(start, stop)
 
 
@@ -383,10 +350,10 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
     """The number of read batches to plan. It grows little by little, so the first come soon."""
     if not options.ahead:
         return 1
-    if not prefetcher or prefetcher.is_full:
+    if not prefetcher or not prefetcher.wants_more:
         return 2
     # Little by little, since planning many at once delays the next batch.
-    return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
+    return max(2, min(MOST_READ_BATCHES, prefetcher.batches_per_plan * (1 + made)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

@@ -148,7 +148,7 @@ class _ParentStreams:
         return self.run.own_states
 
     def row_count(self) -> BlockSize:
-        return block_size(self.run.options, 1, None)
+        return block_size(self.run.options, self.run.budget.batch_bytes, 1)
 
     def now_s(self) -> float:
         return self.run.clock()
@@ -174,7 +174,7 @@ def _staged(
         watch = watch_of_stage(stage, *place)
     number, _ = executor.part_of(stage)
     # Input blocks may be quick to make, and slow in these steps.
-    size = BlockSize(executor.bounded(run.options).block_bytes, 1, _MOST_ROWS)
+    size = BlockSize(executor.bounded(run.budget.batch_bytes), 1, _MOST_ROWS)
     drops = run.drop_watch(stage.steps)
     tasks = _tasks(stage, number, position, run, unit, lane)
     if not stage.takes_groups:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from windrow.core.machine import machine_bytes
-from windrow.engine.budgets import MOST_KEPT
+from windrow.engine.budgets import memory_for
 from windrow.errors import PlanError
 from windrow.explain.explanation import Advice, in_bytes, in_numbers
 from windrow.explain.memory import rooms_of
@@ -61,7 +61,7 @@ class _SourceRead:
         source: The source.
         ways: The nodes from the last one to the source; a source that occurs twice has two paths.
         costs: Its costs in an epoch.
-        room: The `resident_bytes` that keep all chunks of the streams that read it; 0 if they have
+        room: The `memory_bytes` that keep all chunks of the streams that read it; 0 if they have
             room, and None if the machine has none.
     """
 
@@ -222,20 +222,20 @@ def _ways_out(block: BlockShuffleNode, read: _SourceRead) -> Iterator[str]:
         yield f"give chunks room: {_with_room(read.room)}"
 
 
-def _with_room(resident_bytes: int) -> str:
-    return f"to_iter_dataset(ReadOptions(resident_bytes={resident_bytes:_}))"
+def _with_room(memory_bytes: int) -> str:
+    return f"to_iter_dataset(ReadOptions(memory_bytes={memory_bytes:_}))"
 
 
 def _room(node: Node, source: Any) -> int | None:
-    wanted = [0.0]
+    wanted = [0]
     for stream in chains_of(node):
         rooms, _ = rooms_of(node, stream)
         if any(room.source is source for room in rooms) and not all(room.fits for room in rooms):
-            most = max(room.part.chunk_count for room in rooms)
-            wanted.append(most * sum(room.chunk_bytes for room in rooms) / MOST_KEPT)
-    number = max(wanted) * len(chains_of(node))
+            store_bytes = sum(room.part.chunk_count * room.chunk_bytes for room in rooms)
+            wanted.append(memory_for(store_bytes, len(chains_of(node))))
+    number = max(wanted)
     # Rounded up to two digits, as people write numbers.
-    step = 10 ** max(0, math.floor(math.log10(max(1.0, number))) - 1)
+    step = 10 ** max(0, math.floor(math.log10(max(1, number))) - 1)
     room = math.ceil(number / step) * step
     return room if room <= _MEMORY * machine_bytes() else None
 
@@ -246,7 +246,7 @@ def _on_room(stream: ToStreamNode, reads: Sequence[_SourceRead]) -> _Rule:
     if again:
         most = max(again, key=lambda each: each.reads)
         yield (
-            "resident-bytes",
+            "memory-bytes",
             stream,
             f"chunks do not fit what is kept, and each is read {most.often} an epoch",
             f"give them room: {_with_room(max(each.room or 0 for each in again))}",

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from windrow.engine import streams as stream
-from windrow.engine.budgets import CacheRoom
+from windrow.engine.budgets import PartRoom
 from windrow.engine.chunk_cache import ChunkCache, ChunkPlace, WantedChunks, WantedRecords
 from windrow.engine.chunk_prefetch import ChunkPrefetcher
 from windrow.engine.context import RunContext
@@ -95,8 +95,8 @@ class PlannedPart(NamedTuple):
 
     @property
     def is_kept(self) -> bool:
-        """Whether all chunks stay in memory: none went straight to the one read batch that took it."""
-        return self.ahead.room.keeps and not self.uses.skip
+        """Whether all chunks stay in memory from the start."""
+        return self.ahead.room.keeps
 
 
 class DryRun(RunContext):
@@ -166,7 +166,7 @@ class DryRun(RunContext):
             )
         return found
 
-    def new_cache(self, room: CacheRoom) -> ChunkCache:
+    def new_cache(self, room: PartRoom) -> ChunkCache:
         self._caches.append(NullCache(room, self))
         return self._caches[-1]
 
@@ -332,8 +332,7 @@ class ChunkUses:
     def __init__(self) -> None:
         """Start with no uses."""
         self.last: dict[int, int] = {}  # the record that used a chunk last, by chunk
-        self.records = self.fragments = 0
-        self.skip = False  # whether chunks that may be wanted again went straight to read batches
+        self.records = self.fragments = self.most_fragments = 0  # at most of a read batch
         self._unit = 0  # records of the shortest read batch, which is the first one
         self._farthest = 0  # records between two uses
         self._needed = 0.0  # read batches to plan for each one that is made
@@ -343,6 +342,7 @@ class ChunkUses:
         which, before = chunks.which, self.records
         self.records += records
         self.fragments += len(which)
+        self.most_fragments = max(self.most_fragments, len(which))
         self._unit = self._unit or max(1, records)
         if not len(which):
             return
@@ -392,7 +392,7 @@ class NullPool(Executor):
 class NullCache(ChunkCache):
     """Plans where chunks go as a chunk cache does, and has no memory."""
 
-    def __init__(self, room: CacheRoom, run: DryRun) -> None:
+    def __init__(self, room: PartRoom, run: DryRun) -> None:
         """Take the room of a chunk cache."""
         self._cache = cache_of(dataclasses.replace(room, slots=0))
         self._run = run
@@ -413,19 +413,8 @@ class NullCache(ChunkCache):
         """Do nothing: the read has no data."""
         return {}
 
-    def may_skip(self, read_batches: int, *, last: bool) -> bool:
-        return self._cache.may_skip(read_batches, last=last)
-
-    def skips(self, number: int, wanted: WantedRecords, at: int, *, last: bool) -> bool:
-        found = self._cache.skips(number, wanted, at, last=last)
-        self.uses.skip = self.uses.skip or (found and not last)
-        return found
-
     def targets(self, wanted: WantedRecords) -> Any:
         return ()
-
-    def chosen(self, wanted: WantedRecords, at: int) -> list[Any]:
-        return []
 
     def empty(self, count: int, fragments: Any) -> Any:
         return ()
@@ -485,8 +474,8 @@ class NullExecutor:
     def part_of(self, stage: ChainStage) -> tuple[int, Halves | None]:
         return 0, None
 
-    def bounded(self, options: ReadOptions) -> ReadOptions:
-        return self._executor.bounded(options)
+    def bounded(self, batch_bytes: int) -> int:
+        return self._executor.bounded(batch_bytes)
 
     def wants_more_rows(self) -> bool:
         return False

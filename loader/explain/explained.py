@@ -106,7 +106,7 @@ def _unknown(node: Node, order: list[Node], found: Figures) -> Iterator[str]:
     if hidden is not None:
         yield (
             f"what {hidden.written} makes: give its function a method output_spec(spec); memory is"
-            " as if no element had more than block_bytes"
+            " as if no element had more than a read batch should"
         )
     for source in sources_of(node):
         size = record_bytes(source)

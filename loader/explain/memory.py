@@ -13,28 +13,23 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from windrow.core.machine import shared_bytes_of
-from windrow.engine.budgets import CacheRoom, budget_of, rooms
-from windrow.engine.chunk_prefetch import EARLY_BYTES, TICKET_BYTES
-from windrow.engine.prefetch import FREE_BYTES
+from windrow.engine.budgets import PartRoom, budget_of, rooms
+from windrow.engine.chunk_prefetch import TICKET_BYTES
 from windrow.explain.dry_run import DryRun, PlannedPart
 from windrow.explain.paths import may_end_early
 from windrow.sources.chunks import LaidOutSource
-from windrow.sources.remote.options import is_remote_source
 from windrow.transforms.nodes import Node, ToStreamNode, chains_of, sources_of, walk
 from windrow.transforms.nodes.metadata import element_bytes
 from windrow.transforms.nodes.reading import most_records
 from windrow.transforms.nodes.streams import workers_of
 
 
-def rooms_of(node: Node, stream: ToStreamNode) -> tuple[list[CacheRoom], int]:
-    """The budgets of one of the streams of a chain, and the bytes for records that it plans."""
+def rooms_of(node: Node, stream: ToStreamNode) -> tuple[list[PartRoom], int]:
+    """The rooms of one of the streams of a chain, and the bytes for records that it plans."""
     sources = list({id(s): s for s in sources_of(stream) if isinstance(s, LaidOutSource)}.values())
     if not sources or not stream.read_options.ahead:
         return [], 0
-    remote = any(map(is_remote_source, sources))
-    share = budget_of(stream.read_options, remote=remote).share(1 / len(chains_of(node)))
-    found, budget = rooms(sources, share)
-    return found, budget.horizon_bytes
+    return rooms(sources, budget_of(stream.read_options).share(len(chains_of(node))))
 
 
 class Bound(NamedTuple):
@@ -57,12 +52,14 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
             batch_bytes = max(batch_bytes, math.ceil(run.bytes_of(stream)))
         largest = max(largest, batch_bytes)
         found["rounds"] += 2 * batch_bytes
-        own_rooms, horizon_bytes = rooms_of(node, stream)
+        own_rooms, plan_bytes = rooms_of(node, stream)
         if own_rooms:
-            seen = run.parts if is_whole else []
-            found["planned"] += _planned_bytes(own_rooms, horizon_bytes, seen, batch_bytes)
+            planned = [_planned_bytes(room, run.parts) for room in own_rooms]
+            most = plan_bytes + 2 * batch_bytes + sum(indices for _, indices in planned)
+            all_planned = sum(size for size, _ in planned) if is_whole else most
+            found["planned"] += min(most, all_planned)
         for room in own_rooms:
-            chunk_bytes = _chunk_bytes(room, seen)
+            chunk_bytes = _chunk_bytes(room, run.parts if is_whole else [])
             found["chunks"] += chunk_bytes
             held[id(room.source)] = held.get(id(room.source), 0) + chunk_bytes
     # A block is made of others, and then waits for room in the queue.
@@ -73,43 +70,31 @@ def bound_of(node: Node, run: DryRun, ran: Node) -> Bound:
     return Bound(found | ({"workers": workers} if workers else {}), held)
 
 
-def _seen_of(room: CacheRoom, seen: Sequence[PlannedPart]) -> list[PlannedPart]:
+def _seen_of(room: PartRoom, seen: Sequence[PlannedPart]) -> list[PlannedPart]:
     part, source = room.part, room.source
     rooms_seen = ((own, own.ahead.room) for own in seen)
     return [own for own, r in rooms_seen if r.source is source and r.part.name == part.name]
 
 
-def _chunk_bytes(room: CacheRoom, seen: Sequence[PlannedPart]) -> int:
+def _chunk_bytes(room: PartRoom, seen: Sequence[PlannedPart]) -> int:
     """Bytes of the slots, which are no more than the chunks that are read."""
     counts = [len(own.uses.last) for own in _seen_of(room, seen)]
     return min([room.slots, *([max(counts)] if counts else [])]) * room.chunk_bytes
 
 
-def _planned_bytes(
-    own_rooms: Sequence[CacheRoom],
-    horizon_bytes: int,
-    seen: Sequence[PlannedPart],
-    batch_bytes: int,
-) -> int:
-    """Bytes of the indices of planned read batches, and of columns that have memory already."""
-    fits = all(room.fits for room in own_rooms)
-    columns = min(horizon_bytes, EARLY_BYTES) if fits else horizon_bytes
-    most = FREE_BYTES + columns + 2 * batch_bytes
-    if not seen:
-        return most
-    indices = sum(
-        own.uses.fragments * room.index_bytes
-        + own.uses.records * room.record_bytes
-        + own.uses.batches * TICKET_BYTES
-        for room in own_rooms
-        for own in _seen_of(room, seen)
-    )
-    return min(most, indices)
+def _planned_bytes(room: PartRoom, seen: Sequence[PlannedPart]) -> tuple[int, int]:
+    """Bytes of all that is planned of a part, and of the indices of two read batches."""
+    found = most = 0
+    for uses in (own.uses for own in _seen_of(room, seen)):
+        found += uses.fragments * room.index_bytes + uses.records * room.record_bytes
+        found += uses.batches * TICKET_BYTES
+        most = max(most, uses.most_fragments)
+    return found, 2 * (most * room.index_bytes + TICKET_BYTES)
 
 
 def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
     """The most bytes of a read batch of a stream."""
-    goal_bytes = run.options_of(stream).block_bytes
+    goal_bytes = run.budget_of(stream).batch_bytes
     seen = run.largest.get(id(stream), max(goal_bytes, math.ceil(run.bytes_of(stream))))
     if stream.lanes > 1:  # a read batch has rows of all lanes, also where few of them come
         seen = max(seen, stream.lanes * math.ceil(run.bytes_of(stream)))
@@ -125,11 +110,11 @@ def _read_batch_bytes(node: Node, stream: ToStreamNode, run: DryRun) -> int:
 def _queue_bytes(node: Node, run: DryRun) -> int:
     if not run.ahead:
         return 0
-    options, each = run.options, element_bytes(node)
+    most, each = run.budget.queue_bytes, element_bytes(node)
     if each is None:
-        return max(options.prefetch_bytes, run.largest_block)
-    count = min(options.prefetch_buffer_size, node.elements().high)
-    return math.ceil(max(min(options.prefetch_bytes, count * each.high), run.largest_block))
+        return max(most, run.largest_block)
+    count = min(run.options.prefetch_buffer_size, node.elements().high)
+    return math.ceil(max(min(most, count * each.high), run.largest_block))
 
 
 def _worker_bytes(node: Node, largest: int) -> int:

@@ -262,7 +262,7 @@ def _scaled_part(
         return estimated(_each_once(own, part))
     # An uneven part may have longer read batches later.
     is_even = isinstance(part, ArrayPart)
-    if is_once and is_all and all(p.is_once and (is_even or p.ahead.room.keeps) for p in ahead):
+    if is_once and is_all and all(p.is_once and (is_even or p.is_kept) for p in ahead):
         return _each_once(own, part)
     # More is planned than is made. A read serves all records of its chunk that are planned.
     planned = records.middle / wanted
@@ -271,7 +271,7 @@ def _scaled_part(
     reads = planned * sum(each.ahead.entered for each in ahead)
     if reads > likely:
         whole, room = ahead[-1].whole, ahead[-1].ahead.room
-        horizon = whole.horizon_bytes / max(1, room.record_bytes + room.index_bytes)
+        horizon = whole.plan_bytes / max(1, room.record_bytes + room.index_bytes)
         served = math.inf if room.fits else 1 + horizon / max(1.0, likely)
         reads = max(likely, min(reads, records.middle / served))
     found = estimated(own.times(reads / max(1.0, own.reads.high)))

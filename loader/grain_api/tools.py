@@ -299,7 +299,7 @@ def pick_performance_config(
 ) -> PerformanceConfig:
     """Settings for which the elements made ahead fit into memory, as far as a few elements show.
 
-    Windrow's own settings are bounded in bytes (`ReadOptions.prefetch_bytes`), and `ds.explain()`
+    Windrow's own settings are bounded in bytes (`ReadOptions.memory_bytes`), and `ds.explain()`
     advises without reading. `mp_prefetch("auto")` decides how many workers there are from the first
     elements. This function is for programs that call Grain's.
 

@@ -230,10 +230,6 @@ class RecordGroups(ListPart):
         except DamagedRecordError as error:
             raise self._partly(error, None) from error
 
-    @property
-    def without_lock(self) -> bool:
-        return isinstance(self._reader, GroupReader)
-
     def picked(
         self, decoded: Sequence[Sequence[bytes]], which: IntArray, places: IntArray
     ) -> list[bytes]:

@@ -37,7 +37,7 @@ class Recorder:
 
 
 BLOCKS = [
-    windrow.ReadOptions(threads, 500, block_bytes=size)
+    windrow.ReadOptions(threads, 500, memory_bytes=size)
     for threads in (0, 2)
     for size in (1, 300, 2**33)
 ]

@@ -89,8 +89,7 @@ PLAN: dict[str, Callable[[], Any]] = {
     "zip lengths": lambda: M.zip([TEN, TEN[:3]]),
     "threads": lambda: windrow.ReadOptions(-1),
     "buffer": lambda: windrow.ReadOptions(1, -2),
-    "bytes": lambda: windrow.ReadOptions(prefetch_bytes=0),
-    "block": lambda: windrow.ReadOptions(block_bytes=0),
+    "bytes": lambda: windrow.ReadOptions(memory_bytes=0),
     "workers": lambda: windrow.multiprocessing.MultiprocessingOptions(-1),
     "default seed": lambda: random.default_seed([]),
 }
@@ -107,7 +106,7 @@ ARGUMENT: dict[str, Callable[[], Any]] = {
     "read": lambda: TEN.read([0.5]),  # type: ignore[list-item]
     "read huge": lambda: TEN.read([2**70]),
     "limit": lambda: STREAM.limit(2.0),  # type: ignore[arg-type]
-    "block": lambda: windrow.ReadOptions(block_bytes=1e6),  # type: ignore[arg-type]
+    "block": lambda: windrow.ReadOptions(memory_bytes=1e6),  # type: ignore[arg-type]
     "workers": lambda: windrow.multiprocessing.MultiprocessingOptions("a"),  # type: ignore[arg-type]
     "concatenate one": lambda: M.concatenate(TEN.repeat()),  # type: ignore[arg-type]
     "mix none": lambda: M.mix(None),  # type: ignore[arg-type]

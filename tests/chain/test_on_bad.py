@@ -425,7 +425,7 @@ def test_damaged_files_give_the_same_stream(kind: str, action: Any, tmp_path: Pa
         assert [*(iterator.stats().bad_records or {}).values()] == [len(lost)]
     for at in (0, 3, len(elements) - 1):
         check_restored(stream, elements, states, at)
-    for options in (ReadOptions(0, 0), ReadOptions(block_bytes=999)):
+    for options in (ReadOptions(0, 0), ReadOptions(memory_bytes=999)):
         assert run(dataset.to_iter_dataset(options).batch(8)) == (elements, states)
     assert [n for n in map(dataset.__getitem__, range(RECORDS)) if n is not None] == found
 
@@ -437,7 +437,7 @@ def test_workers_give_the_same_stream(workers: int, action: Any, tmp_path: Path)
     parts = [MapDataset.source(DAMAGED[kind](tmp_path)[0]) for kind in ("groups", "chunks")]
     mixed = MapDataset.concatenate(parts).shuffle(seed=3).map(number_of)
     dataset = (
-        mixed.on_bad(action).map(lambda n: 2 * n).to_iter_dataset(ReadOptions(block_bytes=999))
+        mixed.on_bad(action).map(lambda n: 2 * n).to_iter_dataset(ReadOptions(memory_bytes=999))
     )
     elements, states = run(dataset.batch(8))
     with iter(dataset.mp_prefetch(workers).batch(8)) as iterator:

@@ -97,7 +97,7 @@ def test_pieces_of_ragged_arrays_are_read_to_their_places(
     values = np.arange(1, total * math.prod(item) + 1, dtype=np.uint16).reshape(total, *item)
     group.create_array("values", data=values, chunks=(chunk, *item))
     group.create_array("offsets", data=np.cumsum([0, *lengths]))
-    options = windrow.ReadOptions(resident_bytes=resident)
+    options = windrow.ReadOptions(memory_bytes=resident)
     window = data.draw(st.integers(1, 50))
 
     def packed(**given: Any) -> list[Any]:

@@ -128,8 +128,7 @@ class Chaos:
         reading = {
             "num_threads": draw.choice([0, 1, 4]),
             "prefetch_buffer_size": draw.choice([4, 8, 40]),
-            "block_bytes": MIB // 2,
-            "resident_bytes": draw.choice([1, 16]) * MIB,
+            "memory_bytes": draw.choice([2, 16]) * MIB,
         }
         print(
             f"run {number}: {task}, cache {remote['cache_dir'] and remote['cache_bytes']}",

@@ -132,7 +132,7 @@ def test_the_thread_that_makes_batches_decodes_while_it_waits() -> None:
     reader = Together(rows)
     object.__setattr__(source.parts[0], "reader", reader)
     backwards = MapDataset.source(source).slice(np.arange(64)[::-1])
-    stream = iter(backwards.batch(64).to_iter_dataset(ReadOptions(in_flight_bytes=64 << 20)))
+    stream = iter(backwards.batch(64).to_iter_dataset(ReadOptions()))
     np.testing.assert_array_equal(next(stream), rows[::-1])
     stream.close()
     makers = {name for name in reader.threads if not name.startswith("windrow-decode")}

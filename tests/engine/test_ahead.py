@@ -81,7 +81,7 @@ def test_elements_made_ahead_are_bounded_by_their_number() -> None:
 
 def test_elements_made_ahead_are_bounded_by_their_bytes() -> None:
     function = Counting(enough=4, size_bytes=MIB)
-    options = windrow.ReadOptions(prefetch_bytes=4 * MIB, block_bytes=MIB)
+    options = windrow.ReadOptions(memory_bytes=32 * MIB)
     with iter(endless(function).to_iter_dataset(options)) as iterator:
         consume(iterator, function)
     assert 4 <= function.most_ahead <= 4 + 3

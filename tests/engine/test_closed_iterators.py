@@ -78,7 +78,7 @@ def test_chunks_that_could_not_be_read_keep_no_source_alive(tmp_path: Path, dire
     ended = weakref.ref(source)
     shuffled = MapDataset.source(source).seed(1).shuffle().on_bad("replace").repeat().batch(4)
     # Several read batches are planned that want one bad chunk.
-    dataset = shuffled.to_iter_dataset(ReadOptions(block_bytes=3000))
+    dataset = shuffled.to_iter_dataset(ReadOptions(memory_bytes=3000))
     with iter(dataset) as iterator:
         next(iterator)
     del source, shuffled, dataset, iterator

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
+from tests.room import room_for
 from windrow import IterDataset, MapDataset, ReadOptions
 from windrow.core.native import native
 from windrow.errors import ReadError
@@ -21,8 +22,9 @@ from windrow.sources import ZarrDataSource
 
 pytestmark = pytest.mark.skipif(native() is None, reason="the native core copies the rows")
 
-ROWS, CHUNK, ROW_BYTES = 8_000, 40, 128
+ROWS, CHUNK, ROW_BYTES = 8_000, 40, 1_024
 CHUNKS = ROWS // CHUNK
+WIDTH = ROW_BYTES // 4
 
 
 def written(folder: Path, rows: int = ROWS, chunk: int = CHUNK) -> Path:
@@ -39,8 +41,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def room(chunks: float) -> ReadOptions:
     """Room for the records of so many chunks."""
-    chunk_bytes = CHUNK * ROW_BYTES
-    return ReadOptions(resident_bytes=int(chunks * chunk_bytes), in_flight_bytes=8 * chunk_bytes)
+    return room_for(chunks * CHUNK * ROW_BYTES)
 
 
 def blocks(store: Path, window: int) -> MapDataset[Any]:
@@ -70,7 +71,7 @@ def test_chunks_in_order_are_read_once(store: Path, batch: int) -> None:
     chain = MapDataset.source(ZarrDataSource(store)).repeat(2).batch(batch)
     found, reads, _ = read(chain.to_iter_dataset(room(16)))
     assert reads <= 2 * CHUNKS
-    assert np.array_equal(np.concatenate(found)[:, 0] // 32, np.tile(np.arange(ROWS), 2))
+    assert np.array_equal(np.concatenate(found)[:, 0] // WIDTH, np.tile(np.arange(ROWS), 2))
 
 
 def decoded(dataset: IterDataset[Any]) -> int:
@@ -99,7 +100,7 @@ def test_a_read_of_a_global_shuffle_serves_all_that_is_planned(store: Path) -> N
     found, reads, _ = read(chain.to_iter_dataset(room(CHUNKS / 4)))
     # Each chunk about once for each quarter of the epoch, and once more where it was begun early.
     assert 3 * CHUNKS < reads < 6 * CHUNKS
-    assert sorted(np.concatenate(found)[:, 0].tolist()) == list(range(0, 32 * ROWS, 32))
+    assert sorted(np.concatenate(found)[:, 0].tolist()) == list(range(0, WIDTH * ROWS, WIDTH))
 
 
 def test_little_room_keeps_chunks_in_slots(store: Path) -> None:
@@ -115,7 +116,7 @@ def test_a_damaged_chunk_is_an_error_of_its_own_batches(tmp_path: Path) -> None:
     chain = blocks(store, 8).batch(16)
     batches = batches_of(chain)
     (store / "c" / "77" / "0").write_bytes(b"damaged")
-    bad = [bool(np.any(each[:, 0] // 32 // CHUNK == 77)) for each in batches]
+    bad = [bool(np.any(each[:, 0] // WIDTH // CHUNK == 77)) for each in batches]
     with iter(chain.to_iter_dataset(room(16))) as iterator:
         for k in range(bad.index(True)):
             assert np.array_equal(next(iterator), batches[k])
@@ -146,9 +147,6 @@ def test_the_stream_is_the_same_with_any_room(data: st.DataObject) -> None:
             chain = chain[:: data.draw(st.integers(1, 7), "step")]
         chain = chain.repeat(data.draw(st.integers(1, 3), "epochs"))
         batched = chain.batch(data.draw(st.integers(1, 50), "batch"))
-        options = ReadOptions(
-            prefetch_buffer_size=data.draw(st.integers(1, 40), "buffer"),
-            resident_bytes=resident * ROW_BYTES,
-            in_flight_bytes=data.draw(st.integers(1, 20), "chunks in flight") * chunk * ROW_BYTES,
-        )
+        buffer = data.draw(st.integers(1, 40), "buffer")
+        options = room_for(resident * ROW_BYTES, prefetch_buffer_size=buffer)
         assert are_equal(batched.to_iter_dataset(options), batches_of(batched))

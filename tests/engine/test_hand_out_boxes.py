@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import ZstdCodec
 
-from windrow import MapDataset, ReadOptions
+from tests.room import room_for
+from windrow import MapDataset
 from windrow.core.native import native
 from windrow.engine.box_cache import BoxCache
 from windrow.errors import ReadError
@@ -23,12 +24,12 @@ from windrow.sources.zarr.plain import PlainStore
 
 needs_core = pytest.mark.skipif(native() is None, reason="the native core copies the boxes")
 
-SHAPE, CHUNK, SIZE = (30, 26), (8, 7), (5, 4)
+SHAPE, CHUNK, SIZE = (600, 520), (160, 140), (100, 80)
 CHUNKS = 4 * 4
 VALUES = np.arange(np.prod(SHAPE), dtype="i4").reshape(SHAPE)
-PLACES = [(y, x) for y in range(0, 22, 2) for x in range(0, 19, 3)]
+PLACES = [(y, x) for y in range(0, 440, 40) for x in range(0, 380, 60)]
 # Room for the records of half an epoch, and less than all chunks take.
-ROOM = ReadOptions(resident_bytes=10 * 8 * 7 * 4, in_flight_bytes=4 * 8 * 7 * 4)
+ROOM = room_for(1_400_000)
 
 
 def patches(folder: Path) -> MapDataset[Any]:
@@ -73,12 +74,12 @@ def test_a_damaged_chunk_is_an_error_of_its_own_batches(tmp_path: Path) -> None:
     chain = patches(tmp_path).shuffle(seed=1)
     order = expected(chain)
     (tmp_path / "volume" / "c" / "1" / "2").write_bytes(b"damaged")
-    cells = set(VALUES[8:16, 14:21].ravel().tolist())
+    cells = set(VALUES[160:320, 280:420].ravel().tolist())
     bad = [not cells.isdisjoint(each.ravel().tolist()) for each in order]
     with iter(chain.to_iter_dataset(ROOM)) as iterator:
         for k in range(bad.index(True)):
             assert np.array_equal(next(iterator), order[k])
-        with pytest.raises(ReadError, match=r"cells \[8:16, 14:21\].*c/1/2"):
+        with pytest.raises(ReadError, match=r"cells \[160:320, 280:420\].*c/1/2"):
             next(iterator)
 
 

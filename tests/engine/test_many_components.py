@@ -73,4 +73,4 @@ def test_many_components_have_the_threads_of_one(stored: str, mixed: str, folder
     # Those of the decoding pool start one by one, when there is work for them.
     assert threads <= max(alone, 1 + usable_cores())
     assert len(first) == 64
-    assert bytes_held - held <= (COMPONENTS - 1) << 20
+    assert bytes_held - held <= (COMPONENTS - 1) << 23

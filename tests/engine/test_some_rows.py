@@ -153,7 +153,7 @@ FAR: dict[str, tuple[Callable[[Path], Any], Callable[[str, RemoteOptions], Any],
     "rows": (
         lambda folder: rows(folder, (4, 6)),
         lambda url, remote: ZarrDataSource(url, remote=remote),
-        18,
+        24,
     ),
     "rows alone": (
         lambda folder: rows(folder, (1, 6)),

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.jobs
 # Makes a dataset from the options of its stream.
 Make: TypeAlias = Callable[[ReadOptions], IterDataset[Any]]
 
-LITTLE = ReadOptions(prefetch_buffer_size=8, resident_bytes=4_000, in_flight_bytes=800)
+LITTLE = ReadOptions(prefetch_buffer_size=8, memory_bytes=4_000)
 
 
 def group(records: int, **chunk_rows: int) -> PiecedSource:
@@ -47,7 +47,7 @@ def told(dataset: Any, kind: str) -> Advice:
 
 
 def advised_bytes(advice: Advice) -> int | None:
-    found = re.search(r"ReadOptions\(resident_bytes=([\d_]+)\)", advice.do)
+    found = re.search(r"ReadOptions\(memory_bytes=([\d_]+)\)", advice.do)
     return None if found is None else int(found[1])
 
 
@@ -68,13 +68,13 @@ def shuffled(*named: PiecedSource) -> list[MapDataset[Any]]:
 
 
 FOLLOWED: dict[str, tuple[str, Make]] = {
-    "one array": ("resident-bytes", one(rows().shuffle(seed=1))),
-    "several arrays": ("resident-bytes", one(shuffled(group(400, x=10, y=25, z=40))[0])),
+    "one array": ("memory-bytes", one(rows().shuffle(seed=1))),
+    "several arrays": ("memory-bytes", one(shuffled(group(400, x=10, y=25, z=40))[0])),
     "two sources of one stream": (
-        "resident-bytes",
+        "memory-bytes",
         one(MapDataset.mix(shuffled(group(400, x=10), group(300, x=40)))),
     ),
-    "epochs of one stream": ("resident-bytes", one(rows().repeat(3))),
+    "epochs of one stream": ("memory-bytes", one(rows().repeat(3))),
     "windows": ("window-room", one(rows().block_shuffle(seed=1, window_blocks=30))),
     "windows of several arrays": (
         "window-room",
@@ -93,7 +93,7 @@ def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
     advice = told(make(LITTLE), kind)
     number = advised_bytes(advice)
     assert number is not None
-    dataset = make(dataclasses.replace(LITTLE, resident_bytes=number))
+    dataset = make(dataclasses.replace(LITTLE, memory_bytes=number))
     assert kind not in kinds(dataset)
     assert counted(dataset) < counted(make(LITTLE))
 
@@ -102,7 +102,7 @@ def test_who_follows_the_number_that_is_told_reads_less(name: str) -> None:
 
 
 def test_passes_are_no_reads_too_many() -> None:
-    roomy = ReadOptions(prefetch_buffer_size=8, resident_bytes=100_000)
+    roomy = ReadOptions(prefetch_buffer_size=8, memory_bytes=200_000)
     assert kinds(rows().shuffle(seed=1).batch(8).to_iter_dataset(roomy).repeat(3)) == []
     blocks = rows().block_shuffle(seed=1, window_blocks=2).batch(8)
     assert kinds(blocks.to_iter_dataset(LITTLE).repeat(3)) == []
@@ -110,7 +110,7 @@ def test_passes_are_no_reads_too_many() -> None:
     again = rows().shuffle(seed=1).batch(8).to_iter_dataset(LITTLE).repeat(3)
     advice = told(again, "global-shuffle")
     assert "each is decoded once in each pass" in advice.then
-    assert kinds(again) == ["global-shuffle", "resident-bytes"]
+    assert kinds(again) == ["global-shuffle", "memory-bytes"]
 
 
 def test_a_source_that_is_shuffled_in_one_of_its_places() -> None:

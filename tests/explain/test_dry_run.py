@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from benchmarks import explaining
 from benchmarks.harness import Place
 from tests.laid_out import pieced
+from tests.room import room_for
 from windrow import IterDataset, MapDataset, ReadOptions, shuffle_quality
 from windrow.engine.read_batches import GOAL_S, BlockSize
 from windrow.sources import ZarrDataSource
@@ -60,9 +61,7 @@ def test_reads_of_a_machine_that_stops_lie_in_what_is_told(
         stopped_s = rng.uniform(1, 4) * GOAL_S if rng.random() < 0.2 else 0.0
         saw(self, rows, size_bytes, took_s + stopped_s, **more)
 
-    options = ReadOptions(
-        resident_bytes=int(ROWS * ROW_BYTES * resident), in_flight_bytes=4 * CHUNK * ROW_BYTES
-    )
+    options = room_for(ROWS * ROW_BYTES * resident)
     chain = MapDataset.source(ZarrDataSource(store)).shuffle(seed=1)
     dataset = chain.batch(8).to_iter_dataset(options)
     (told,) = dataset.explain().epoch
@@ -71,12 +70,8 @@ def test_reads_of_a_machine_that_stops_lie_in_what_is_told(
 
 
 def little(resident: float = 0.8) -> ReadOptions:
-    """Room for the records that a part of the store has, and for a quarter of it in chunks."""
-    return ReadOptions(
-        prefetch_buffer_size=16,
-        resident_bytes=int(ROWS * ROW_BYTES * resident),
-        in_flight_bytes=8 * CHUNK * ROW_BYTES,
-    )
+    """Room for the records that a part of the store has."""
+    return room_for(ROWS * ROW_BYTES * resident, prefetch_buffer_size=16)
 
 
 def blocks(chain: MapDataset[Any], seed: int = 1) -> MapDataset[Any]:
@@ -233,8 +228,7 @@ def any_chains(draw: st.DrawFn) -> AnyChain:
     options = ReadOptions(
         num_threads=draw(st.sampled_from([0, 2, 16])),
         prefetch_buffer_size=draw(st.sampled_from([0, 1, 8, 500])),
-        resident_bytes=draw(st.integers(1, 60_000)),
-        in_flight_bytes=draw(st.integers(1, 5_000)),
+        memory_bytes=draw(st.integers(1, 100_000)),
     )
     return AnyChain(
         source={
@@ -260,9 +254,7 @@ def any_chains(draw: st.DrawFn) -> AnyChain:
         order="block_shuffle",
         seed=0,
         batch=2,
-        options=ReadOptions(
-            num_threads=2, prefetch_buffer_size=1, in_flight_bytes=1, resident_bytes=1
-        ),
+        options=ReadOptions(num_threads=2, prefetch_buffer_size=1, memory_bytes=1),
         above="windows",
     ),
 )

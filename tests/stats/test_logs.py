@@ -67,8 +67,8 @@ def test_few_messages_of_a_kind_are_logged(
 
 
 def test_plans_and_evictions_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    source = pieced(640, 4)
-    options = ReadOptions(resident_bytes=320, in_flight_bytes=32, block_bytes=64)
+    source = pieced(640, 4, width=512)
+    options = ReadOptions(memory_bytes=1_000_000)
     assert len(list(MapDataset.source(source).shuffle(seed=1).to_iter_dataset(options))) == 640
     found = "\n".join(texts(caplog, "windrow.plan"))
     assert "read batch 0 is planned: " in found

@@ -49,7 +49,7 @@ def test_reads_are_those_that_the_source_sees(
     resident: int, in_flight: int, epochs: int, order: str, batch: int
 ) -> None:
     source = pieced(90, 7, shift=3)
-    options = ReadOptions(resident_bytes=32 * resident, in_flight_bytes=32 * in_flight)
+    options = ReadOptions(memory_bytes=32 * resident)
     rows: Any = M.source(source)
     rows = {"in order": rows, "shuffle": rows.shuffle(seed=3), "every third": rows[::3]}[order]
     dataset = rows.repeat(epochs)
@@ -165,7 +165,7 @@ def test_a_worker_process_tells_its_time() -> None:
 
 
 def test_chunks_held_are_those_of_each_source() -> None:
-    little = ReadOptions(resident_bytes=4_000, in_flight_bytes=1_000, prefetch_buffer_size=4)
+    little = ReadOptions(memory_bytes=4_000, prefetch_buffer_size=4)
     one, other = pieced(320, 16), pieced(200, 8)
     chain = M.mix([M.source(one).shuffle(seed=1), M.source(other).shuffle(seed=2)])
     dataset = chain.batch(8).to_iter_dataset(little)

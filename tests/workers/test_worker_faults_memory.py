@@ -89,7 +89,7 @@ def test_nothing_grows_while_the_consumer_sleeps(tmp_path: Path) -> None:
         return np.full(MIB, x, np.uint8)
 
     options = windrow.MultiprocessingOptions(2, shared_bytes=32 * MIB)
-    read = windrow.ReadOptions(prefetch_bytes=16 * MIB, block_bytes=4 * MIB)
+    read = windrow.ReadOptions(memory_bytes=64 * MIB)
     dataset = windrow.MapDataset.source(np.arange(1000)).map(count).to_iter_dataset(read)
     with iter(dataset.mp_prefetch(options)) as iterator:
         next(iterator)

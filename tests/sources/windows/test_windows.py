@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from zarr.codecs import TransposeCodec
 
 from tests.hypothesis_profiles import examples
-from windrow import MapDataset, ReadOptions, verify
+from tests.room import room_for
+from windrow import MapDataset, verify
 from windrow.errors import ArgumentError, RecordIndexError, SourceError
 from windrow.sources import Field, Window, WindowDataSource
 
@@ -160,10 +161,7 @@ def check_all(source: WindowDataSource, expected: AnyArray, data: Any) -> None:
         dataset, numbers = dataset.shuffle(seed=3), numbers.shuffle(seed=3)
     elif order == "blocks":
         dataset = dataset.block_shuffle(seed=3, window_blocks=2)
-    options = ReadOptions(
-        resident_bytes=data.draw(st.integers(1, 6 * expected.nbytes), "resident"),
-        in_flight_bytes=data.draw(st.integers(1, expected.nbytes), "in flight"),
-    )
+    options = room_for(data.draw(st.integers(1, 6 * expected.nbytes), "room"))
     batches = list(
         dataset.repeat(2).batch(data.draw(st.integers(1, 9), "batch")).to_iter_dataset(options)
     )

@@ -57,7 +57,7 @@ LAYOUTS = {
 }
 ROWS = values(37, 7)
 CHUNK = (4, 7)
-LITTLE: dict[str, Any] = {"resident_bytes": 2_000, "in_flight_bytes": 400}
+LITTLE: dict[str, Any] = {"memory_bytes": 3_200}
 WINDOWS = {0: Window(2, 1), 1: Window(2, 1)}
 # Of all records of a source.
 WAYS: list[Callable[[Any], Any]] = [

@@ -26,7 +26,7 @@ from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import positions
 
 AnyArray = npt.NDArray[Any]
-TIGHT = ReadOptions(resident_bytes=3_000, in_flight_bytes=300, block_bytes=500)
+TIGHT = ReadOptions(memory_bytes=3_000)
 SYNCHRONOUS = ReadOptions(num_threads=0, prefetch_buffer_size=0)
 
 

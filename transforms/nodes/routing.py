@@ -136,11 +136,11 @@ class MixNode(RoutingNode):
         return self._length_over([parent.length for parent in self.parents])
 
     def _length_over(self, lengths: Sequence[int]) -> int:
-        if not isinstance(self.weights, Schedule) and not self.drops_out:
-            return orders.mix_length(lengths, mix_proportions(len(lengths), self.weights))
         for at, length in enumerate(lengths):
             if length < 1:
                 raise PlanError(f"mix: dataset {at} has no elements; leave it out of the mixture")
+        if not isinstance(self.weights, Schedule) and not self.drops_out:
+            return orders.mix_length(lengths, mix_proportions(len(lengths), self.weights))
         return length_of_mixture(mixture_of(len(lengths), self.weights), lengths, self.drops_out)
 
     @property

@@ -280,18 +280,15 @@ class PlannedByLengths(RandomAccess[T_co]):
         """
         if method != nodes.BEST_FIT:
             raise ArgumentError(f"pack: method must be {nodes.BEST_FIT!r}, got {method!r}")
-        found = (
-            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "pack", 2**32)
-        )
         node = nodes.PackNode(
             (self._node,),
             _lengths_given(lengths),
             integer(window, "pack: window"),
-            integer(row_length, "pack: row_length"),
             nodes.checked_too_long(too_long),
-            found or 0,
-            None if max_segments is None else integer(max_segments, "pack: max_segments"),
+            self._seed_given(seed, "pack"),
             nodes.checked_sequences(sequences, "pack"),
+            integer(row_length, "pack: row_length"),
+            None if max_segments is None else integer(max_segments, "pack: max_segments"),
             nodes.checked_names(names),
         )
         return self._streamed(node, read_options)
@@ -346,21 +343,24 @@ class PlannedByLengths(RandomAccess[T_co]):
             (2, 4) [3 2]
             (2, 8) [6 5]
         """
-        found = (
-            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "bucket", 2**32)
-        )
         node = nodes.BucketNode(
             (self._node,),
             _lengths_given(lengths),
             integer(window, "bucket: window"),
+            nodes.checked_too_long(too_long),
+            self._seed_given(seed, "bucket"),
+            nodes.checked_sequences(sequences, "bucket"),
             tuple(integer(n, "bucket: a boundary") for n in boundaries),
             tuple(integer(n, "bucket: a batch size") for n in batch_sizes),
-            nodes.checked_too_long(too_long),
-            found or 0,
             pad_value,
-            nodes.checked_sequences(sequences, "bucket"),
         )
         return self._streamed(node, read_options)
+
+    def _seed_given(self, seed: int | None, who: str) -> int:
+        """The seed that is given, or one from an earlier `seed(...)`, else 0."""
+        if seed is None:
+            return nodes.default_seed(self._node) or 0
+        return checked_seed(seed, who, _SEEDS)
 
     def _streamed(self, node: nodes.Node, read_options: ReadOptions | None) -> IterDataset[Any]:
         chain, options = stream_of(node, read_options)

@@ -28,15 +28,17 @@ import numpy as np
 
 from windrow.errors import ElementError, PlanError
 from windrow.sources.base import IntArray
+from windrow.transforms import packed_values
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
-from windrow.transforms.nodes.metadata import epoch_length, known_lengths
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths, known_spec
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent, source_of, sources_of
+from windrow.transforms.packing import TooLong
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.tables import Table
 
@@ -136,12 +138,18 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     Args:
         lengths: Lengths of the records of each source, int64; None to ask the sources.
         window: Elements of the parent that are planned together.
+        too_long: What becomes of elements that are too long.
+        seed: Decides the order of the groups of a window.
+        sequences: Names of the leaves that are sequences; None to know them by their shapes.
         measured: The chain whose lengths are asked for: the parent, also where another process makes
             a part of it.
     """
 
     lengths: Any
     window: int
+    too_long: TooLong
+    seed: int
+    sequences: tuple[str, ...] | None
     measured: Node | None = dataclasses.field(default=None, kw_only=True)
     plans: _Plans = dataclasses.field(default_factory=_Plans, kw_only=True)
 
@@ -181,9 +189,33 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
             number: The window's epoch, and its number in the epoch.
         """
 
+    @property
     @abc.abstractmethod
-    def refused(self, lengths: IntArray) -> tuple[int, str] | None:
-        """The first element that is an error, and why; None if there is no such element."""
+    def longest(self) -> int:
+        """The length above which an element is too long."""
+
+    @abc.abstractmethod
+    def refusal(self, length: int) -> str:
+        """Why an element of a length is an error, if it is too long."""
+
+    @property
+    @abc.abstractmethod
+    def arguments(self) -> str:
+        """The arguments of the method, but for the lengths, in the label."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.who}({self.arguments}{lengths_label(self.lengths)})"
+
+    @property
+    def written(self) -> str:
+        given = "" if self.lengths is None else ", lengths=..."
+        return f"{self.who}({self.arguments}{given})"
+
+    @functools.cached_property
+    def known_sequences(self) -> tuple[str, ...] | None:
+        """The names of sequences, if the user or the spec of an element says them."""
+        return packed_values.known_sequences(known_spec(self.measured_chain), self.sequences)
 
     @functools.cached_property
     def unit(self) -> int:
@@ -245,10 +277,11 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         return found
 
     def _check_lengths(self, window: int, lengths: IntArray) -> None:
-        refused = self.refused(lengths)
-        if refused is not None:
-            number, reason = refused
+        over = lengths > self.longest
+        if self.too_long is TooLong.ERROR and over.any():
+            number = int(np.argmax(over))
             element = self._elements_of(window)[0] + number
+            reason = self.refusal(int(lengths[number]))
             raise PlanError(f"{self.who}: {self.named(element)} {reason}")
 
     def named(self, element: int) -> str:

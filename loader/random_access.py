@@ -6,7 +6,6 @@ and of lengths where these plan it, so any element of any epoch can be asked for
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
@@ -212,7 +211,7 @@ class PlannedByLengths(RandomAccess[T_co]):
         """
         number = integer(size, "chunks_of: size")
         names = nodes.checked_sequences(sequences, "chunks_of")
-        return type(self)(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
+        return self._with(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
 
     def pack(
         self,
@@ -369,18 +368,6 @@ class PlannedByLengths(RandomAccess[T_co]):
 
 class Ordered(PlannedByLengths[T_co]):
     """Shuffles elements, or draws them at random."""
-
-    @abc.abstractmethod
-    def _with(self, node: nodes.Node) -> Self:
-        """The dataset of a node."""
-
-    def seed(self, seed: int) -> Self:
-        """Derive the seeds of later nodes from `seed`, unless they are given one.
-
-        Raises:
-            PlanError: If it is not in `[0, 2**64)`.
-        """
-        return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
     def shuffle(self, seed: int | None = None) -> Self:
         """Shuffle globally, in another order in each epoch.

@@ -18,9 +18,10 @@ One window alone costs some 50 us however small it is.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,8 +45,8 @@ _FEW: Final = 1 << _FEW_BITS
 _STRETCH_ELEMENTS: Final = 16_384
 # Enough for the current epochs and windows of several chains, however large they are.
 _LEAST_TABLES: Final = 8
-_epochs = OrderTables(32 * 2**20, least=_LEAST_TABLES)
-_stretches = OrderTables(64 * 2**20, least=_LEAST_TABLES)
+_epochs = OrderTables[npt.NDArray[Any]](32 * 2**20, least=_LEAST_TABLES)
+_stretches = OrderTables[npt.NDArray[Any]](64 * 2**20, least=_LEAST_TABLES)
 
 
 # --- permutations --------------------------------------------------------------------------------
@@ -129,17 +130,21 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
 # --- the order -----------------------------------------------------------------------------------
 
 
-class OffsetsByPlace(Protocol):
-    """Maps places to offsets, for blocks whose offsets are not consecutive."""
+class Elements(abc.ABC):
+    """Which element stands at each place."""
 
     @property
+    @abc.abstractmethod
     def token(self) -> str:
-        """Names the permutation."""
-        ...
+        """Identifies the permutation, the same in every process and release."""
 
+    @abc.abstractmethod
     def at(self, places: IntArray) -> IntArray:
-        """The offsets at `places`, a permutation of `[0, length)`."""
-        ...
+        """The elements at `places`; int64 `(n,)`, both in `[0, length)`.
+
+        Raises:
+            PlanError: If a source's own function gives something else.
+        """
 
 
 class _Joined(NamedTuple):
@@ -170,7 +175,7 @@ class BlockOrder:
     bounds: IntArray
     window_blocks: int
     seed: int
-    elements: OffsetsByPlace | None = None
+    elements: Elements | None = None
     lanes: int = 1
     digest: str = dataclasses.field(init=False)
     """16 hex digits of a hash over the bounds and the token of the elements."""
@@ -232,7 +237,8 @@ class BlockOrder:
         places = offsets - starts[first]
         # As unsigned numbers, offsets before the stretch are beyond it. Streams mostly need one stretch.
         if places.view(np.uint64).max() < starts[first + 1] - starts[first]:
-            return self._stretch(epoch, first).take(places).astype(np.int64)
+            whole: IntArray = self._stretch(epoch, first).take(places).astype(np.int64)
+            return whole
         which = starts.searchsorted(offsets, side="right") - 1
         joined = self._last.get(epoch)
         at = np.zeros(0, np.int64) if joined is None else joined.numbers.searchsorted(which)
@@ -242,7 +248,8 @@ class BlockOrder:
                 return self._of_each(epoch, which, offsets - starts[which])
             joined = self._joined(epoch, numbers)
             at = numbers.searchsorted(which)
-        return joined.table.take(offsets + joined.shifts[at]).astype(np.int64)
+        found: IntArray = joined.table.take(offsets + joined.shifts[at]).astype(np.int64)
+        return found
 
     def _of_each(self, epoch: int, stretches: IntArray, places: IntArray) -> IntArray:
         """The offsets at some places of some stretches, one stretch after the other."""

@@ -23,7 +23,7 @@ import math
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -282,10 +282,22 @@ class Network:
         return mixed
 
 
-class OrderTables:
-    """A store of orders, or stretches of them, by key; drops the least recently used first.
+class Sized(Protocol):
+    """What takes a number of bytes."""
 
-    The `least` tables used last are kept even if they are larger than `limit_bytes`. Thread-safe.
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes."""
+        ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class OrderTables(Generic[T]):
+    """A store of orders, stretches or plans, by key; drops the least recently used first.
+
+    The `least` that were used last are kept even if they are larger than `limit_bytes`. Thread-safe.
     """
 
     def __init__(self, limit_bytes: int, *, least: int = 0) -> None:
@@ -293,18 +305,16 @@ class OrderTables:
         self._limit_bytes = limit_bytes
         self._least = least
         self._lock = threading.Lock()
-        self._tables: collections.OrderedDict[tuple[int, ...], npt.NDArray[Any]] = (
-            collections.OrderedDict()
-        )
+        self._tables: collections.OrderedDict[tuple[int, ...], T] = collections.OrderedDict()
 
-    def find(self, *name: int) -> npt.NDArray[Any] | None:
+    def find(self, *name: int) -> T | None:
         with self._lock:
             table = self._tables.get(name)
             if table is not None:
                 self._tables.move_to_end(name)
             return table
 
-    def keep(self, *name: int, table: npt.NDArray[Any]) -> None:
+    def keep(self, *name: int, table: T) -> None:
         with self._lock:
             # Two threads may have made the same table; it counts once.
             if name in self._tables:
@@ -316,7 +326,7 @@ class OrderTables:
                 self.held_bytes -= oldest.nbytes + _ENTRY_BYTES
 
 
-_tables = OrderTables(_TABLES_BYTES)
+_tables = OrderTables[_Unsigned](_TABLES_BYTES)
 
 
 def _walked(network: Network, offsets: IntArray, length: int) -> IntArray:

@@ -16,9 +16,9 @@ from windrow.sources.base import ArraySpec, IntArray
 from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.planned import Grouped, PlannedNode
+from windrow.transforms.nodes.planned import PlannedNode
 from windrow.transforms.packed_values import RowMemory, Runs
-from windrow.transforms.packing import TooLong, plan_buckets
+from windrow.transforms.packing import GroupPlan, TooLong, plan_buckets
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Listed, Table
@@ -95,7 +95,7 @@ class BucketNode(PlannedNode):
             " boundary, or choose too_long='truncate' or 'drop'"
         )
 
-    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> GroupPlan:
         return plan_buckets(
             lengths,
             self.boundaries,

@@ -20,9 +20,9 @@ from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.metadata import known_spec
-from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode
+from windrow.transforms.nodes.planned import Pieces, PlannedNode
 from windrow.transforms.packed_values import Array, RowMemory, Runs
-from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
+from windrow.transforms.packing import MOST_ROW_LENGTH, GroupPlan, TooLong, plan_rows
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
@@ -150,7 +150,7 @@ class PackNode(PlannedNode):
             " row, or too_long='split', 'truncate' or 'drop'"
         )
 
-    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> GroupPlan:
         return plan_rows(
             lengths,
             self.row_length,

@@ -32,6 +32,7 @@ from windrow.engine.budgets import default_options
 from windrow.errors import ArgumentError, ReadError, UnsupportedTransformError
 from windrow.iterator import DatasetIterator
 from windrow.transforms import functions, nodes, specs, tables
+from windrow.transforms.arguments import checked_seed
 from windrow.transforms.nodes import STREAM, Node
 from windrow.transforms.nodes.metadata import element_spec
 from windrow.transforms.options import ReadOptions, as_read_options
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from windrow.colocated import ColocatedDataset
     from windrow.explain.explanation import Explanation
     from windrow.jax_dataset import JaxDataset
+    from windrow.transforms.callables import FilterFunction
     from windrow.transforms.options import OnBad
 
 T_co = TypeVar("T_co", covariant=True)
@@ -79,6 +81,11 @@ class Dataset(abc.ABC, Generic[T_co]):
     @abc.abstractmethod
     def _own_node(self) -> Node:
         """The node of a dataset whose class is a user's subclass."""
+
+    def _with(self, node: Node) -> Self:
+        """The dataset of a node, of the same kind."""
+        made: Self = _KINDS[node.length == STREAM](node)  # type: ignore[assignment]
+        return made
 
     @property
     def _parents(self) -> tuple[Any, ...]:
@@ -246,13 +253,33 @@ class Dataset(abc.ABC, Generic[T_co]):
 
         return JaxDataset(node, sharding, prefetch, prefetch_bytes, host, _read_spec)
 
+    def seed(self, seed: int) -> Self:
+        """Derive the seeds of later nodes from `seed`, unless they are given one.
+
+        Raises:
+            PlanError: If it is not in `[0, 2**64)`.
+        """
+        return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
+
+    def filter(self, transform: FilterFunction[T_co]) -> Self:
+        """Leave out elements for which `transform` is false.
+
+        In a `MapDataset` they are absent: None, with the length unchanged. Iteration leaves them out. Call
+        `batch` after `to_iter_dataset()`.
+
+        Raises:
+            ArgumentError: If `transform` is neither a function nor a `transforms.Filter`.
+        """
+        function = functions.as_function(transform, "Filter")
+        return self._with(nodes.FilterNode((self._node,), function))
+
     def on_bad(
-        self: D,
+        self,
         action: OnBad,
         errors: type[Exception] | Sequence[type[Exception]] = (ReadError, ValueError),
         max_bad: float | None = None,
         log: str | os.PathLike[str] | None = None,
-    ) -> D:
+    ) -> Self:
         """Continue where a record before this node cannot be read, or a function before it raises.
 
         It covers the nodes before it, back to the previous `on_bad` or else to the sources.
@@ -285,7 +312,7 @@ class Dataset(abc.ABC, Generic[T_co]):
             ([1, 2, 4], [1, 2, 1, 4])
         """
         seed = nodes.default_seed(self._node)
-        return type(self)(nodes.on_bad_node(self._node, action, errors, max_bad, log, seed))
+        return self._with(nodes.on_bad_node(self._node, action, errors, max_bad, log, seed))
 
     def explain(self, *, sharding: Any = None, host: Iterable[str] = ()) -> Explanation:
         """Describe the chain and its costs, before anything is read.

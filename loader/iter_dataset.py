@@ -15,7 +15,7 @@ from windrow.base_iterator import Epochs
 from windrow.errors import ArgumentError, PlanError
 from windrow.iterator import DatasetIterator, records_of
 from windrow.transforms import functions, nodes
-from windrow.transforms.arguments import AT_END, AtEnd, checked_seed, integer, one_of, weights_given
+from windrow.transforms.arguments import AT_END, AtEnd, integer, one_of, weights_given
 from windrow.transforms.mixtures import Schedule, named_weights, scheduled
 from windrow.transforms.options import as_multiprocessing_options
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         ArrayLike,
         BatchedFunction,
         BatchedRandomFunction,
-        FilterFunction,
         FlatMaps,
         IndexedMapFunction,
         Locality,
@@ -204,14 +203,6 @@ class IterDataset(Dataset[T_co]):
         """
         return IterDataset(nodes.ZipNode(nodes_of(datasets, IterDataset, "zip"), strict))
 
-    def seed(self, seed: int) -> IterDataset[T_co]:
-        """Derive the seeds of later nodes from `seed`, unless they are given one.
-
-        Raises:
-            PlanError: If it is not in `[0, 2**64)`.
-        """
-        return IterDataset(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
-
     @overload
     def map(
         self,
@@ -300,11 +291,6 @@ class IterDataset(Dataset[T_co]):
         """
         function = functions.as_function(transform, "FlatMap")
         return IterDataset(nodes.FlattenNode((nodes.FlatMapNode((self._node,), function),)))
-
-    def filter(self, transform: FilterFunction[T_co]) -> IterDataset[T_co]:
-        """The elements for which `transform` is true."""
-        function = functions.as_function(transform, "Filter")
-        return IterDataset(nodes.FilterNode((self._node,), function))
 
     def window_shuffle(self, window_size: int, seed: int | None = None) -> IterDataset[T_co]:
         """Shuffle inside windows of consecutive elements; a window is gathered before it is given out.

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         ArrayLike,
         BatchedFunction,
         BatchedRandomFunction,
-        FilterFunction,
         FlatMaps,
         IndexedMapFunction,
         MapFunction,
@@ -87,9 +86,6 @@ class MapDataset(Ordered[T_co]):
         from windrow import own_nodes
 
         return own_nodes.map_node(self, self.__getitem__)
-
-    def _with(self, node: nodes.Node) -> Any:
-        return MapDataset(node)
 
     # --- where elements come from ----------------------------------------------------------------
 
@@ -398,17 +394,6 @@ class MapDataset(Ordered[T_co]):
         slots = integer(given, "flat_map: max_fan_out")
         node = nodes.SlotsNode((self._node,), slots)
         return MapDataset(nodes.SlotMapNode((node,), function, slots))
-
-    def filter(self, transform: FilterFunction[T_co]) -> MapDataset[T_co]:
-        """Make elements for which `transform` is false absent: None, with the length unchanged.
-
-        Iteration leaves them out. Call `batch` after `to_iter_dataset()`.
-
-        Raises:
-            ArgumentError: If `transform` is neither a function nor a `transforms.Filter`.
-        """
-        function = functions.as_function(transform, "Filter")
-        return MapDataset(nodes.FilterNode((self._node,), function))
 
     @overload
     def batch(

@@ -6,7 +6,6 @@ and of lengths where these plan it, so any element of any epoch can be asked for
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar, overload
 
@@ -212,7 +211,7 @@ class PlannedByLengths(RandomAccess[T_co]):
         """
         number = integer(size, "chunks_of: size")
         names = nodes.checked_sequences(sequences, "chunks_of")
-        return type(self)(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
+        return self._with(nodes.ChunksNode((self._node,), number, self._node, lengths, names))
 
     def pack(
         self,
@@ -280,18 +279,15 @@ class PlannedByLengths(RandomAccess[T_co]):
         """
         if method != nodes.BEST_FIT:
             raise ArgumentError(f"pack: method must be {nodes.BEST_FIT!r}, got {method!r}")
-        found = (
-            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "pack", 2**32)
-        )
         node = nodes.PackNode(
             (self._node,),
             _lengths_given(lengths),
             integer(window, "pack: window"),
-            integer(row_length, "pack: row_length"),
             nodes.checked_too_long(too_long),
-            found or 0,
-            None if max_segments is None else integer(max_segments, "pack: max_segments"),
+            self._seed_given(seed, "pack"),
             nodes.checked_sequences(sequences, "pack"),
+            integer(row_length, "pack: row_length"),
+            None if max_segments is None else integer(max_segments, "pack: max_segments"),
             nodes.checked_names(names),
         )
         return self._streamed(node, read_options)
@@ -346,21 +342,24 @@ class PlannedByLengths(RandomAccess[T_co]):
             (2, 4) [3 2]
             (2, 8) [6 5]
         """
-        found = (
-            nodes.default_seed(self._node) if seed is None else checked_seed(seed, "bucket", 2**32)
-        )
         node = nodes.BucketNode(
             (self._node,),
             _lengths_given(lengths),
             integer(window, "bucket: window"),
+            nodes.checked_too_long(too_long),
+            self._seed_given(seed, "bucket"),
+            nodes.checked_sequences(sequences, "bucket"),
             tuple(integer(n, "bucket: a boundary") for n in boundaries),
             tuple(integer(n, "bucket: a batch size") for n in batch_sizes),
-            nodes.checked_too_long(too_long),
-            found or 0,
             pad_value,
-            nodes.checked_sequences(sequences, "bucket"),
         )
         return self._streamed(node, read_options)
+
+    def _seed_given(self, seed: int | None, who: str) -> int:
+        """The seed that is given, or one from an earlier `seed(...)`, else 0."""
+        if seed is None:
+            return nodes.default_seed(self._node) or 0
+        return checked_seed(seed, who, _SEEDS)
 
     def _streamed(self, node: nodes.Node, read_options: ReadOptions | None) -> IterDataset[Any]:
         chain, options = stream_of(node, read_options)
@@ -369,18 +368,6 @@ class PlannedByLengths(RandomAccess[T_co]):
 
 class Ordered(PlannedByLengths[T_co]):
     """Shuffles elements, or draws them at random."""
-
-    @abc.abstractmethod
-    def _with(self, node: nodes.Node) -> Self:
-        """The dataset of a node."""
-
-    def seed(self, seed: int) -> Self:
-        """Derive the seeds of later nodes from `seed`, unless they are given one.
-
-        Raises:
-            PlanError: If it is not in `[0, 2**64)`.
-        """
-        return self._with(nodes.SeedNode((self._node,), checked_seed(seed, "seed", 2**64)))
 
     def shuffle(self, seed: int | None = None) -> Self:
         """Shuffle globally, in another order in each epoch.

@@ -18,14 +18,14 @@ import numpy as np
 
 from windrow.core.progress import ProgressMeter, ShowProgress
 from windrow.core.text import with_article
-from windrow.errors import ArgumentError, ElementError
+from windrow.errors import ArgumentError, ElementError, PlanError
 from windrow.iterator import DatasetIterator
 from windrow.kept_file import KeptFile
 from windrow.map_dataset import MapDataset
 from windrow.sources.base import IntArray
 from windrow.transforms.arguments import at_least
 from windrow.transforms.functions import name_of
-from windrow.transforms.nodes import Node, fingerprint, function_names, over_records, sources_of
+from windrow.transforms.nodes import Node, fingerprint, function_names, source_of, sources_of
 
 # Lengths that are gathered together.
 _BATCH: Final = 4_096
@@ -103,7 +103,7 @@ class Counting:
             raise ArgumentError(f"lengths: needs a windrow.MapDataset, got {dataset!r:.200}")
         if not callable(function):
             raise ArgumentError(f"lengths: function must be a function, got {function!r:.200}")
-        chains = tuple(over_records(dataset._node))
+        chains = tuple(_over_records(dataset._node))
         about = {
             "version": _VERSION,
             "chains": [fingerprint(chain) for chain in chains],
@@ -190,3 +190,41 @@ class _Measured:
 def _joined(values: Sequence[int | None]) -> IntArray:
     """Lengths as an array, -1 for an absent element."""
     return np.array([-1 if value is None else value for value in values], np.int64)
+
+
+def _over_records(node: Node) -> list[Node]:
+    """The functions of a chain over each of its sources, as one chain per source.
+
+    Element `r` of such a chain is made from record `r` of its source; nothing else decides it.
+
+    Raises:
+        PlanError: If something else does: a filter, a batch, a zip or a function that is given the
+            index; or if functions differ between two ways to one source.
+    """
+    found: dict[int, Node] = {}
+    ways: dict[int, list[object]] = {}
+    waiting: list[tuple[Node, list[Node]]] = [(node, [])]
+    while waiting:
+        at, functions = waiting.pop()
+        if source_of(at) is not None:
+            key = id(source_of(at))
+            way: list[object] = [(type(each), *map(id, each.functions)) for each in functions]
+            if ways.setdefault(key, way) != way:
+                raise PlanError(
+                    f"lengths: two ways lead to {source_of(at)!r}, with different functions; count"
+                    " the lengths of each by itself"
+                )
+            chain = at
+            for each in reversed(functions):
+                chain = dataclasses.replace(each, parents=(chain,))
+            found[key] = chain
+        elif at.makes_values and at.follows_batch:
+            waiting.append((at.parent, [*functions, at]))
+        elif at.chooses:
+            waiting.extend((parent, functions) for parent in reversed(at.parents))
+        else:
+            raise PlanError(
+                f"lengths: {at.written} does not make one element of each record, by the record"
+                " alone; count lengths before it"
+            )
+    return list(found.values())

@@ -22,7 +22,11 @@ from grain import experimental as grain_more
 from hypothesis import strategies as st
 
 import windrow
-from windrow.sources.base import BatchedSource
+from windrow.sources.base import BatchedSource, IntArray
+from windrow.transforms.lengths import RecordLengths
+from windrow.transforms.nodes import Node, sources_of
+from windrow.transforms.nodes.metadata import known_lengths
+from windrow.transforms.positions import Positions
 
 Recipe: TypeAlias = tuple[str, tuple[Any, ...], tuple[Any, ...]]
 Library: TypeAlias = Literal["windrow", "grain"]
@@ -560,3 +564,8 @@ def differences(ours: Iterable[Any], theirs: Iterable[Any]) -> list[str]:
     found = [] if len(mine) == len(others) else [f"{len(mine)} elements, not {len(others)}"]
     pairs = enumerate(zip(mine, others, strict=False))
     return found + [f"{i}: {a!r}, not {b!r}" for i, (a, b) in pairs if not same(a, b)]
+
+
+def lengths_of(node: Node, at: Positions, given: Sequence[IntArray] | None = None) -> IntArray:
+    """Lengths of the elements of a node at positions, of those that are given for records."""
+    return known_lengths(node, at, RecordLengths(sources_of(node), given))

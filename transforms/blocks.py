@@ -4,28 +4,31 @@ Blocks part the elements of a dataset. An epoch takes them in a random order; ea
 of them in a row are a window, and all elements of a window come in a random order of their own. So
 a reader that reads a window's blocks when the window begins reads each block once in an epoch.
 
-Invariant: over one epoch each offset comes exactly once, whatever the sizes of the blocks. An order
-is a function of bounds, elements, window, seed and epoch alone, written down here to the last bit (see
-`permutation`), and stays as it is for ever.
+With lanes, the shuffled list of an epoch's blocks is dealt as cards are: lane `l` of `L` gets the blocks at
+places `l, l + L, ...`, and has windows of its own. In the order of the epoch the elements of lane 0 come
+first, then the elements of lane 1, and so on.
 
-How: a window's order is made at once and kept, in a store bounded in bytes. Windows of a few
-elements are made many at a time, since one alone costs some 50 us however small it is. A process of
-many takes a few elements of each window and does not come back: the first time that a window is asked
-for a few elements, these alone are picked, without a sort of the window.
+Invariant: over one epoch each offset comes exactly once, whatever the sizes of the blocks, and no block is
+in two lanes. An order is a function of bounds, elements, window, seed, lanes and epoch alone, written down
+here to the last bit (see `permutation`), and stays as it is for ever.
+
+How: the order of a stretch, some windows of a lane, is made at once and kept, in a store bounded in bytes.
+One window alone costs some 50 us however small it is.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import hashlib
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.sources.base import IntArray
 from windrow.transforms.orders import OrderTables, groups
-from windrow.transforms.positions import run_numbers
+from windrow.transforms.positions import run_numbers, starts_of
 
 Words = npt.NDArray[np.uint64]
 
@@ -38,17 +41,12 @@ GAMMA: Final = 0x9E3779B97F4A7C15
 # Keys of up to this many items leave 12 bits free, so that one sort can order many windows.
 _FEW_BITS: Final = 12
 _FEW: Final = 1 << _FEW_BITS
+# Elements of a stretch of each lane, together.
 _STRETCH_ELEMENTS: Final = 16_384
-# Elements within this share of a window are picked; for others it is sorted.
-_PICKED_SHARE: Final = 1 / 16
-# Standard deviations of a rank among random numbers that a pick allows for. Beyond them it sorts.
-_DEVIATIONS: Final = 6
 # Enough for the current epochs and windows of several chains, however large they are.
 _LEAST_TABLES: Final = 8
-_epochs = OrderTables(32 * 2**20, least=_LEAST_TABLES)
-_stretches = OrderTables(32 * 2**20, least=_LEAST_TABLES)
-_NOTHING: Final = np.zeros(0, np.uint8)
-_picked = OrderTables(2**16)  # names of stretches that elements were picked from
+_epochs = OrderTables[npt.NDArray[Any]](32 * 2**20, least=_LEAST_TABLES)
+_stretches = OrderTables[npt.NDArray[Any]](64 * 2**20, least=_LEAST_TABLES)
 
 
 # --- permutations --------------------------------------------------------------------------------
@@ -94,36 +92,6 @@ def permutation(size: int, key: int) -> IntArray:
     """
     if size <= _FEW:
         return permutations(np.array([size], np.int64), np.array([key], np.uint64))
-    numbers, mask = _drawn(size, key)
-    numbers.sort()
-    numbers &= mask
-    return numbers.view(np.int64)
-
-
-def picked(size: int, key: int, places: IntArray) -> IntArray:
-    """`permutation(size, key)[places]`, at a fraction of the time if the places are near each other.
-
-    The numbers are even, so those at a few places lie in a narrow range, and only these are sorted.
-    """
-    if size <= _FEW:
-        return permutation(size, key)[places]
-    numbers, mask = _drawn(size, key)
-    first, last = int(places.min()), int(places.max())
-    margin = int(_DEVIATIONS / 2 * size**0.5) + 1
-    low = max(0, first - margin) * 2**64 // size
-    high = min(size, last + margin) * 2**64 // size
-    before = int(np.count_nonzero(numbers < np.uint64(low)))
-    near = numbers[(numbers - np.uint64(low)) <= np.uint64(min(high, 2**64 - 1) - low)]
-    if not before <= first <= last < before + len(near):
-        before, near = 0, numbers
-    near.sort()
-    near &= mask
-    found: IntArray = near.view(np.int64)[places - before]
-    return found
-
-
-def _drawn(size: int, key: int) -> tuple[Words, np.uint64]:
-    """The number of each of more than 4,096 items, and the mask of the item in it."""
     numbers = np.arange(1, size + 1, dtype=np.uint64)
     numbers *= np.uint64(GAMMA)
     numbers += np.uint64(key)
@@ -131,7 +99,9 @@ def _drawn(size: int, key: int) -> tuple[Words, np.uint64]:
     mask = np.uint64((1 << (size - 1).bit_length()) - 1)
     numbers &= ~mask
     numbers |= np.arange(size, dtype=np.uint64)
-    return numbers, mask
+    numbers.sort()
+    numbers &= mask
+    return numbers.view(np.int64)
 
 
 def permutations(sizes: IntArray, keys: Words) -> IntArray:
@@ -160,17 +130,29 @@ def permutations(sizes: IntArray, keys: Words) -> IntArray:
 # --- the order -----------------------------------------------------------------------------------
 
 
-class OffsetsByPlace(Protocol):
-    """Maps places to offsets, for blocks whose offsets are not consecutive."""
+class Elements(abc.ABC):
+    """Which element stands at each place."""
 
     @property
+    @abc.abstractmethod
     def token(self) -> str:
-        """Names the permutation."""
-        ...
+        """Identifies the permutation, the same in every process and release."""
 
+    @abc.abstractmethod
     def at(self, places: IntArray) -> IntArray:
-        """The offsets at `places`, a permutation of `[0, length)`."""
-        ...
+        """The elements at `places`; int64 `(n,)`, both in `[0, length)`.
+
+        Raises:
+            PlanError: If a source's own function gives something else.
+        """
+
+
+class _Joined(NamedTuple):
+    """Stretches end to end, as lanes take elements of many at a time."""
+
+    numbers: IntArray  # (stretches,), ascending
+    shifts: IntArray  # (stretches,), of the place in `table` from the offset in the epoch
+    table: npt.NDArray[Any]  # offsets in the parent
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -178,38 +160,53 @@ class BlockOrder:
     """The order of a block shuffle, at any offsets of any epochs.
 
     The key of epoch `e` is `folded(folded(0, seed), e modulo 2**32)`. Folded with 0 it is the key
-    for the permutation of the blocks; folded with `w + 1` it is the key for the permutation of window `w`,
-    whose items are the elements of the window's blocks, end to end.
+    for the permutation of the blocks; folded with `w * L + l + 1` it is the key for the permutation of window
+    `w` of lane `l` of `L`, whose items are the elements of the window's blocks, end to end.
 
     Args:
         bounds: int64 `(blocks + 1,)`, from 0 to the length, increasing: block `k` is the places
             `[bounds[k], bounds[k + 1])`. `(1,)` where there is nothing. Not to be written to.
-        window_blocks: Blocks in a window, at least 1; an epoch's last window may have fewer.
+        window_blocks: Blocks in a window, at least 1; a lane's last window may have fewer.
         seed: An integer in `[0, 2**32)`.
         elements: Which offset stands at each place; None where places are offsets.
+        lanes: Number of lanes, at most the number of blocks; 1 where blocks are not dealt.
     """
 
     bounds: IntArray
     window_blocks: int
     seed: int
-    elements: OffsetsByPlace | None = None
+    elements: Elements | None = None
+    lanes: int = 1
     digest: str = dataclasses.field(init=False)
     """16 hex digits of a hash over the bounds and the token of the elements."""
     _name: tuple[int, ...] = dataclasses.field(init=False)
     _stretch_windows: int = dataclasses.field(init=False)
+    _cuts: IntArray = dataclasses.field(init=False)
+    """Where stretches begin in the list of blocks, lane after lane; and the number of blocks."""
+    _firsts: IntArray = dataclasses.field(init=False)
+    """The first stretch of each lane, and the number of stretches."""
+    _last: dict[int, _Joined] = dataclasses.field(init=False, default_factory=dict, repr=False)
+    """The stretches that were asked for last in an epoch."""
 
     def __post_init__(self) -> None:
         whole = hashlib.sha256(self.bounds.astype("<i8").tobytes())
         if self.elements is not None:
             whole.update(self.elements.token.encode())
-        digest = whole.hexdigest()[:16]
-        window_blocks = max(1, min(self.window_blocks, len(self.bounds) - 1))
+        digest, blocks = whole.hexdigest()[:16], len(self.bounds) - 1
+        window_blocks = max(1, min(self.window_blocks, blocks))
         largest = most_in_window(self.bounds, window_blocks)
-        windows = min(_FEW, _STRETCH_ELEMENTS // largest) if 0 < largest <= _FEW else 1
+        room = max(_STRETCH_ELEMENTS // self.lanes, _FEW)
+        together = room // largest if 0 < largest <= _FEW else 1
+        windows = max(1, min(_FEW, together))
+        in_lane = (blocks - np.arange(self.lanes) - 1) // self.lanes + 1
+        stretches = -(-in_lane // (window_blocks * windows))
+        starts = run_numbers(stretches, starts_of(in_lane), window_blocks * windows)
         object.__setattr__(self, "window_blocks", window_blocks)
         object.__setattr__(self, "digest", digest)
-        object.__setattr__(self, "_name", (int(digest, 16), window_blocks, self.seed))
+        object.__setattr__(self, "_name", (int(digest, 16), window_blocks, self.seed, self.lanes))
         object.__setattr__(self, "_stretch_windows", windows)
+        object.__setattr__(self, "_cuts", np.append(starts, blocks))
+        object.__setattr__(self, "_firsts", np.cumsum([0, *stretches.tolist()]))
 
     def at(self, epochs: IntArray, offsets: IntArray) -> IntArray:
         """Return the offset in the parent for each of `offsets`.
@@ -229,77 +226,87 @@ class BlockOrder:
             out[rows] = found
         return out
 
+    def lane_starts(self, epoch: int) -> IntArray:
+        """The offset at which each lane begins, and the length: int64 `(lanes + 1,)`."""
+        found: IntArray = self._starts(epoch % _SEEDS)[self._firsts]
+        return found
+
     def _in_epoch(self, epoch: int, offsets: IntArray) -> IntArray:
         starts = self._starts(epoch)
         first = int(starts.searchsorted(offsets[0], side="right")) - 1
         places = offsets - starts[first]
-        end = starts[first + 1] if first + 1 < len(starts) else self.bounds[-1]
         # As unsigned numbers, offsets before the stretch are beyond it. Streams mostly need one stretch.
-        if places.view(np.uint64).max() < end - starts[first]:
-            return self._of_stretch(epoch, first, places)
+        if places.view(np.uint64).max() < starts[first + 1] - starts[first]:
+            whole: IntArray = self._stretch(epoch, first).take(places).astype(np.int64)
+            return whole
         which = starts.searchsorted(offsets, side="right") - 1
-        out = np.empty(len(offsets), np.int64)
-        for number, rows in groups(which):
-            out[rows] = self._of_stretch(epoch, number, offsets[rows] - starts[number])
-        return out
-
-    def _of_stretch(self, epoch: int, number: int, places: IntArray) -> IntArray:
-        """The offsets in the parent at some places of a stretch of windows."""
-        table = _stretches.find(*self._name, epoch, number)
-        if table is None and self._may_pick(epoch, number, places):
-            return self._picked(epoch, number, places)
-        if table is None:
-            table = self._stretch(epoch, number)
-        found: IntArray = table.take(places).astype(np.int64)
+        joined = self._last.get(epoch)
+        at = np.zeros(0, np.int64) if joined is None else joined.numbers.searchsorted(which)
+        if joined is None or not np.array_equal(joined.numbers.take(at, mode="clip"), which):
+            numbers = np.unique(which)
+            if len(numbers) > 2 * self.lanes:
+                return self._of_each(epoch, which, offsets - starts[which])
+            joined = self._joined(epoch, numbers)
+            at = numbers.searchsorted(which)
+        found: IntArray = joined.table.take(offsets + joined.shifts[at]).astype(np.int64)
         return found
 
-    def _may_pick(self, epoch: int, number: int, places: IntArray) -> bool:
-        """Whether this is the first time, for a few neighbours, and not by a stream along the stretches."""
-        name = *self._name, epoch, number
-        if _picked.find(*name) is not None:
-            return False
-        if number and _stretches.find(*self._name, epoch, number - 1) is not None:
-            return False
-        _picked.keep(*name, table=_NOTHING)
-        starts = self._starts(epoch)
-        end = starts[number + 1] if number + 1 < len(starts) else self.bounds[-1]
-        return int(places.max() - places.min()) < _PICKED_SHARE * int(end - starts[number])
+    def _of_each(self, epoch: int, stretches: IntArray, places: IntArray) -> IntArray:
+        """The offsets at some places of some stretches, one stretch after the other."""
+        out = np.empty(len(places), np.int64)
+        for number, rows in groups(stretches):
+            out[rows] = self._stretch(epoch, number).take(places[rows])
+        return out
 
-    def block_order(self, epoch: int) -> IntArray:
-        """The blocks of an epoch in their order."""
-        return self._epoch(epoch % _SEEDS)[1].astype(np.int64)
+    def _joined(self, epoch: int, numbers: IntArray) -> _Joined:
+        """Stretches end to end, which are kept in place of those of the epoch before."""
+        tables = [self._stretch(epoch, number) for number in numbers.tolist()]
+        begins = np.cumsum([0, *map(len, tables[:-1])])
+        joined = _Joined(numbers, begins - self._starts(epoch)[numbers], np.concatenate(tables))
+        while len(self._last) > 1:  # lanes are in one epoch, or in two when some are ahead
+            self._last.pop(next(iter(self._last), -1), None)
+        self._last[epoch] = joined
+        return joined
 
-    def window_keys(self, epoch: int, windows: IntArray) -> Words:
-        """The keys of the permutations of windows of an epoch, given by their numbers."""
-        return folded(self._epoch_key(epoch % _SEEDS), (windows + 1).astype(np.uint64))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockOrder, (self.bounds, self.window_blocks, self.seed, self.elements, self.lanes)
 
     def _starts(self, epoch: int) -> IntArray:
-        """The offset at which each stretch of windows begins."""
+        """The offset at which each stretch begins, and the length."""
         found = _epochs.find(*self._name, epoch, 0)
         return self._epoch(epoch)[0] if found is None else found
 
     def _epoch(self, epoch: int) -> tuple[IntArray, npt.NDArray[Any]]:
-        """The begins of the stretches of an epoch, and the order of its blocks."""
+        """The begins of the stretches of an epoch, and its blocks, lane after lane."""
         starts = _epochs.find(*self._name, epoch, 0)
         order = _epochs.find(*self._name, epoch, 1)
         if starts is None or order is None:
             key = folded(self._epoch_key(epoch), np.zeros(1, np.uint64))
             blocks = permutation(len(self.bounds) - 1, int(key[0]))
-            before = np.cumsum(np.diff(self.bounds)[blocks])
-            step = self.window_blocks * self._stretch_windows
-            starts = np.concatenate([[0], before[step - 1 : -1 : step]])
+            if self.lanes > 1:
+                blocks = np.concatenate([blocks[lane :: self.lanes] for lane in range(self.lanes)])
+            ends = np.append(0, np.cumsum(np.diff(self.bounds)[blocks]))
+            starts = ends[self._cuts]
             order = blocks.astype(np.uint32)  # there are at most MOST_BLOCKS
             _epochs.keep(*self._name, epoch, 0, table=starts)
             _epochs.keep(*self._name, epoch, 1, table=order)
         return starts, order
 
     def _stretch(self, epoch: int, number: int) -> npt.NDArray[Any]:
-        """Make and keep the order of the windows of a stretch, end to end: offsets in the parent."""
-        firsts, begins, windows, keys = self._windows_of(epoch, number)
-        sizes = np.diff(begins)
-        offsets = np.repeat(firsts - begins[:-1], sizes) + np.arange(begins[-1])
+        """The order of the windows of a stretch, end to end: offsets in the parent."""
+        table = _stretches.find(*self._name, epoch, number)
+        if table is not None:
+            return table
+        start, stop = self._cuts[number : number + 2].tolist()
+        blocks = self._epoch(epoch)[1][start:stop].astype(np.int64)
+        firsts = self.bounds[blocks]
+        sizes = self.bounds[blocks + 1] - firsts
+        begins = np.append(0, np.cumsum(sizes))
+        offsets = run_numbers(sizes, firsts)
         if self.elements is not None:
             offsets = self.elements.at(offsets)
+        windows = np.append(begins[: -1 : self.window_blocks], begins[-1])
+        keys = self._window_keys(epoch, number, len(windows) - 1)
         if len(keys) == 1:
             places = permutation(len(offsets), int(keys[0]))
         else:
@@ -310,33 +317,12 @@ class BlockOrder:
         _stretches.keep(*self._name, epoch, number, table=table)
         return table
 
-    def _picked(self, epoch: int, number: int, places: IntArray) -> IntArray:
-        """`_stretch(epoch, number).take(places)` without the order of all elements."""
-        firsts, begins, windows, keys = self._windows_of(epoch, number)
-        inside = np.empty(len(places), np.int64)
-        for window, rows in groups(windows.searchsorted(places, side="right") - 1):
-            start, stop = windows[window : window + 2].tolist()
-            inside[rows] = picked(stop - start, int(keys[window]), places[rows] - start) + start
-        block = begins.searchsorted(inside, side="right") - 1
-        offsets: IntArray = inside + (firsts - begins[:-1])[block]
-        return offsets if self.elements is None else self.elements.at(offsets)
-
-    def _windows_of(self, epoch: int, number: int) -> tuple[IntArray, IntArray, IntArray, Words]:
-        """The windows of a stretch.
-
-        Returns:
-            The first place of each block, the bounds of blocks and of windows in the stretch, and the
-            key of each window.
-        """
-        _, order = self._epoch(epoch)
-        step = self.window_blocks * self._stretch_windows
-        blocks = order[number * step : (number + 1) * step].astype(np.int64)
-        firsts = self.bounds[blocks]
-        begins = np.zeros(len(blocks) + 1, np.int64)
-        np.cumsum(self.bounds[blocks + 1] - firsts, out=begins[1:])
-        windows = np.append(begins[: -1 : self.window_blocks], begins[-1])
-        numbers = np.arange(len(windows) - 1) + (number * self._stretch_windows + 1)
-        return firsts, begins, windows, folded(self._epoch_key(epoch), numbers.astype(np.uint64))
+    def _window_keys(self, epoch: int, stretch: int, windows: int) -> Words:
+        """The keys of the windows of a stretch."""
+        lane = int(self._firsts.searchsorted(stretch, side="right")) - 1
+        before = (stretch - int(self._firsts[lane])) * self._stretch_windows
+        numbers = (np.arange(windows) + before) * self.lanes + lane + 1
+        return folded(self._epoch_key(epoch), numbers.astype(np.uint64))
 
     def _epoch_key(self, epoch: int) -> Words:
         seed = folded(np.zeros(1, np.uint64), np.array([self.seed], np.uint64))

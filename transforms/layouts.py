@@ -11,7 +11,6 @@ reads no records.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import hashlib
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
-from windrow.transforms.blocks import MOST_BLOCKS, mixed
+from windrow.transforms.blocks import MOST_BLOCKS, Elements, mixed
 from windrow.transforms.positions import run_numbers
 
 # Maps elements of the whole to elements of a part: rows of the whole, then elements of the part.
@@ -33,23 +32,6 @@ MOST: Final = 2**28
 
 _PROBES: Final = 2**16
 _STRETCH: Final = 2**20
-
-
-class Elements(abc.ABC):
-    """Which element stands at each place."""
-
-    @property
-    @abc.abstractmethod
-    def token(self) -> str:
-        """Identifies the permutation, the same in every process and release."""
-
-    @abc.abstractmethod
-    def at(self, places: IntArray) -> IntArray:
-        """The elements at `places`; int64 `(n,)`, both in `[0, length)`.
-
-        Raises:
-            PlanError: If a source's own function gives something else.
-        """
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

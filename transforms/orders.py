@@ -23,21 +23,19 @@ import math
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.core import native
-from windrow.core.text import counted
-from windrow.errors import ArgumentError, PlanError, RecordIndexError
+from windrow.errors import PlanError
 from windrow.sources.base import IntArray
 
 _Unsigned = npt.NDArray[np.unsignedinteger[Any]]
 _States = npt.NDArray[np.uint64]
 
 _SEEDS = 2**32
-_MAX_LENGTH = 2**63 - 1
 # Above this length the walk is short, and the table would cost more memory than it saves time.
 TABLE_LENGTH = 2**18
 _FEW_PASSES = 64
@@ -64,15 +62,20 @@ def shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
 
     Returns:
         int64 `(n,)`, each in `[0, length)`; the caller's own.
-
-    Raises:
-        ArgumentError: If `offsets` is not int64 in one dimension.
-        PlanError: If the length or the seed is out of range.
-        RecordIndexError: If an offset is not in `[0, length)`.
     """
-    _check_length(length, seed)
-    _check_offsets(offsets, length)
-    return _shuffled(offsets, length, seed)
+    if length == 1:
+        return np.zeros(len(offsets), np.int64)
+    network = network_of(length, seed)
+    if length > TABLE_LENGTH:
+        return _walked(network, offsets, length)
+    table = _tables.find(length, seed)
+    if table is None:
+        # For a few offsets and a short walk, a table does not pay off.
+        if len(offsets) * (network.states // length) <= _FEW_PASSES:
+            return _walked(network, offsets, length)
+        table = _whole_order(network, length)
+        _tables.keep(length, seed, table=table)
+    return table.take(offsets).astype(np.int64)
 
 
 def epoch_shuffled(epochs: IntArray, offsets: IntArray, length: int, seed: int) -> IntArray:
@@ -89,18 +92,10 @@ def epoch_shuffled(epochs: IntArray, offsets: IntArray, length: int, seed: int) 
 
     Returns:
         int64 `(n,)`, each in `[0, length)`, without the epochs.
-
-    Raises:
-        ArgumentError: If an array is not int64 in one dimension, or their lengths differ.
-        PlanError: If the length or the seed is out of range.
-        RecordIndexError: If an offset is not in `[0, length)`.
     """
-    _check_length(length, seed)
-    _check_epochs(epochs, offsets)
-    _check_offsets(offsets, length)
     out = np.empty(len(offsets), np.int64)
     for epoch, rows in groups(epochs):
-        out[rows] = _shuffled(offsets[rows], length, (seed + epoch) % _SEEDS)
+        out[rows] = shuffled(offsets[rows], length, (seed + epoch) % _SEEDS)
     return out
 
 
@@ -127,18 +122,7 @@ def window_shuffled(
 
     Returns:
         int64 `(n,)`, each in `[0, length)`, without the epochs.
-
-    Raises:
-        ArgumentError: If an array is not int64 in one dimension, or their lengths differ.
-        PlanError: If the length, the window or the seed is out of range.
-        RecordIndexError: If an offset is not in `[0, length)`.
     """
-    _check_length(length)
-    if window < 1:
-        raise PlanError(f"window shuffle: window must be at least 1 record, got {window}")
-    _check_wide_seed(seed)
-    _check_epochs(epochs, offsets)
-    _check_offsets(offsets, length)
     window = min(window, length)
     windows = -(-length // window)
     number = offsets // window
@@ -150,7 +134,7 @@ def window_shuffled(
     inside = offsets - out
     for key, rows in groups(seeds.astype(np.int64) * 2 + last):
         size = length - (windows - 1) * window if key % 2 else window
-        out[rows] += _shuffled(inside[rows], size, key // 2)
+        out[rows] += shuffled(inside[rows], size, key // 2)
     return out
 
 
@@ -166,16 +150,10 @@ def window_order(size: int, seed: int) -> IntArray:
 
     Returns:
         int64 `(size,)`: the stream gives `window[order[0]]`, `window[order[1]]`, and so on.
-
-    Raises:
-        PlanError: If the size or the seed is out of range.
     """
-    _check_wide_seed(seed)
-    if size < 0:
-        raise PlanError(f"window shuffle: a window cannot have {size} elements; choose 0 or more")
     if size == 0:
         return np.empty(0, np.int64)
-    return _shuffled(np.arange(size), size, seed % _SEEDS)[::-1].copy()
+    return shuffled(np.arange(size), size, seed % _SEEDS)[::-1].copy()
 
 
 def mix_weights(weights: Sequence[float]) -> list[int]:
@@ -184,11 +162,8 @@ def mix_weights(weights: Sequence[float]) -> list[int]:
     The smallest becomes 100 and the others keep their proportion to it, rounded down.
 
     Raises:
-        PlanError: If there are no weights, one is not a positive finite number, or they are too
-            far apart.
+        PlanError: If one is not a positive finite number, or they are too far apart.
     """
-    if not weights:
-        raise PlanError("mix: there are no weights; give one for each dataset")
     for at, weight in enumerate(weights):
         if not (weight > 0 and math.isfinite(weight)):
             raise PlanError(
@@ -208,24 +183,12 @@ def mix_length(lengths: Sequence[int], weights: Sequence[int]) -> int:
     Computed in floating point, as Grain does, so that chains have the same length.
 
     Args:
-        lengths: Elements of each dataset.
+        lengths: Elements of each dataset, at least 1.
         weights: From `mix_weights`, or all 1.
 
     Returns:
         A length of at most `sys.maxsize`.
-
-    Raises:
-        PlanError: If the numbers of lengths and weights differ, a weight is less than 1 or a
-            dataset is empty.
     """
-    _check_mixture(weights)
-    if len(lengths) != len(weights):
-        raise PlanError(
-            f"mix: {counted(len(lengths), 'dataset')} and {counted(len(weights), 'weight')}; give one for each"
-        )
-    for at, length in enumerate(lengths):
-        if length < 1:
-            raise PlanError(f"mix: dataset {at} has no elements; leave it out of the mixture")
     total = sum(weights)
     full = (length / (weight / total) for length, weight in zip(lengths, weights, strict=True))
     return min(sys.maxsize, int(min(full)))
@@ -241,13 +204,7 @@ def mix_choose(indices: IntArray, weights: Sequence[int]) -> tuple[IntArray, Int
     Returns:
         Two arrays, int64 `(n,)`: the number of the dataset, and the index in it. The index
         continues over the epochs of a dataset.
-
-    Raises:
-        ArgumentError: If `indices` is not int64 in one dimension.
-        PlanError: If a weight is less than 1.
     """
-    _check_array(indices, "indices")
-    _check_mixture(weights)
     divisor = math.gcd(*weights)
     shares = [weight // divisor for weight in weights]
     total = sum(shares)
@@ -325,10 +282,22 @@ class Network:
         return mixed
 
 
-class OrderTables:
-    """A store of orders, or stretches of them, by key; drops the least recently used first.
+class Sized(Protocol):
+    """What takes a number of bytes."""
 
-    The `least` tables used last are kept even if they are larger than `limit_bytes`. Thread-safe.
+    @property
+    def nbytes(self) -> int:
+        """The bytes that it takes."""
+        ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class OrderTables(Generic[T]):
+    """A store of orders, stretches or plans, by key; drops the least recently used first.
+
+    The `least` that were used last are kept even if they are larger than `limit_bytes`. Thread-safe.
     """
 
     def __init__(self, limit_bytes: int, *, least: int = 0) -> None:
@@ -336,18 +305,16 @@ class OrderTables:
         self._limit_bytes = limit_bytes
         self._least = least
         self._lock = threading.Lock()
-        self._tables: collections.OrderedDict[tuple[int, ...], npt.NDArray[Any]] = (
-            collections.OrderedDict()
-        )
+        self._tables: collections.OrderedDict[tuple[int, ...], T] = collections.OrderedDict()
 
-    def find(self, *name: int) -> npt.NDArray[Any] | None:
+    def find(self, *name: int) -> T | None:
         with self._lock:
             table = self._tables.get(name)
             if table is not None:
                 self._tables.move_to_end(name)
             return table
 
-    def keep(self, *name: int, table: npt.NDArray[Any]) -> None:
+    def keep(self, *name: int, table: T) -> None:
         with self._lock:
             # Two threads may have made the same table; it counts once.
             if name in self._tables:
@@ -359,24 +326,7 @@ class OrderTables:
                 self.held_bytes -= oldest.nbytes + _ENTRY_BYTES
 
 
-_tables = OrderTables(_TABLES_BYTES)
-
-
-def _shuffled(offsets: IntArray, length: int, seed: int) -> IntArray:
-    """`shuffled` for arguments that have been checked."""
-    if length == 1:
-        return np.zeros(len(offsets), np.int64)
-    network = network_of(length, seed)
-    if length > TABLE_LENGTH:
-        return _walked(network, offsets, length)
-    table = _tables.find(length, seed)
-    if table is None:
-        # For a few offsets and a short walk, a table does not pay off.
-        if len(offsets) * (network.states // length) <= _FEW_PASSES:
-            return _walked(network, offsets, length)
-        table = _whole_order(network, length)
-        _tables.keep(length, seed, table=table)
-    return table.take(offsets).astype(np.int64)
+_tables = OrderTables[_Unsigned](_TABLES_BYTES)
 
 
 def _walked(network: Network, offsets: IntArray, length: int) -> IntArray:
@@ -455,52 +405,3 @@ def groups(keys: IntArray) -> Iterator[tuple[int, IntArray | slice]]:
     starts = [0, *(np.flatnonzero(in_order[1:] != in_order[:-1]) + 1).tolist(), len(keys)]
     for start, stop in itertools.pairwise(starts):
         yield int(in_order[start]), order[start:stop]
-
-
-def _check_length(length: int, seed: int = 0) -> None:
-    if not 1 <= length <= _MAX_LENGTH:
-        raise PlanError(
-            f"shuffle: length={length} is out of range; choose 1 <= length <= 2**63 - 1"
-        )
-    if not 0 <= seed < _SEEDS:
-        raise PlanError(f"shuffle: seed={seed} is out of range; choose 0 <= seed < 2**32")
-
-
-def _check_wide_seed(seed: int) -> None:
-    if not 0 <= seed < 2**64:
-        raise PlanError(f"window shuffle: seed={seed} is out of range; choose 0 <= seed < 2**64")
-
-
-def _check_array(array: IntArray, what: str) -> None:
-    if array.ndim != 1 or array.dtype != np.int64:
-        raise ArgumentError(
-            f"orders: {what} must be int64 in one dimension, got an array of shape {array.shape}"
-            f" and dtype {array.dtype}; convert with np.asarray({what}, np.int64)"
-        )
-
-
-def _check_epochs(epochs: IntArray, offsets: IntArray) -> None:
-    _check_array(epochs, "epochs")
-    _check_array(offsets, "offsets")
-    if len(epochs) != len(offsets):
-        raise ArgumentError(
-            f"orders: {len(epochs)} epochs for {len(offsets)} offsets; give one for each"
-        )
-
-
-def _check_offsets(offsets: IntArray, length: int) -> None:
-    _check_array(offsets, "offsets")
-    if len(offsets) and not (offsets.min() >= 0 and offsets.max() < length):
-        wrong = offsets[(offsets < 0) | (offsets >= length)][0]
-        raise RecordIndexError(
-            f"shuffle: offset {wrong} is out of range for {counted(length, 'record')};"
-            f" choose 0 <= offset < {length}"
-        )
-
-
-def _check_mixture(weights: Sequence[int]) -> None:
-    if not weights or min(weights) < 1:
-        raise PlanError(
-            f"mix: integer weights must all be at least 1, got {list(weights)}; make them with"
-            " mix_weights"
-        )

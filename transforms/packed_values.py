@@ -29,19 +29,6 @@ _ALIGNED_BYTES: Final = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class EndToEnd:
-    """Sequences one after the other: number `k` is `values[bounds[k]:bounds[k + 1]]`."""
-
-    values: Array
-    bounds: IntArray
-
-    @property
-    def lengths(self) -> IntArray:
-        """Items of each sequence: int64 `(n,)`."""
-        return np.diff(self.bounds)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Runs:
     """Runs of tokens and where they go in an array of cells, row after row.
 
@@ -247,18 +234,18 @@ def _has_axis(column: Any) -> bool:
     return not isinstance(column[0], (bytes, str)) and np.ndim(column[0]) > 0
 
 
-def end_to_end(column: Any, name: str, who: str) -> EndToEnd:
+def end_to_end(column: Any, name: str, who: str) -> RaggedColumn:
     """The sequences of a column, one after the other.
 
     Raises:
         ElementError: If they are not arrays, or differ in dtype or in the shape of an item.
     """
     if isinstance(column, RaggedColumn):
-        return EndToEnd(column.values, column.bounds)
+        return column
     if isinstance(column, np.ndarray):
         rows, items = column.shape[:2]
         values = column.reshape(rows * items, *column.shape[2:])
-        return EndToEnd(values, np.arange(rows + 1) * items)
+        return RaggedColumn(values, np.arange(rows + 1) * items)
     rows = [row if isinstance(row, np.ndarray) else np.asarray(row) for row in column]
     kinds = {(row.dtype, row.shape[1:]) for row in rows if row.ndim}
     if len(kinds) > 1 or not all(row.ndim for row in rows) or rows[0].dtype.hasobject:
@@ -268,7 +255,7 @@ def end_to_end(column: Any, name: str, who: str) -> EndToEnd:
             f" axis only, got {', '.join(sorted(odd)[:4])}; convert them in a map before"
         )
     bounds = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
-    return EndToEnd(np.concatenate(rows), bounds)
+    return RaggedColumn(np.concatenate(rows), bounds)
 
 
 def features_of(

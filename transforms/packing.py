@@ -48,37 +48,46 @@ class TooLong(enum.Enum):
     """It is an error."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class RowPlan:
-    """The rows of windows that are planned together: row `r` has the pieces `[bounds[r], bounds[r + 1])`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class GroupPlan:
+    """The plan of a window: group `g` is made of the pieces `[bounds[g], bounds[g + 1])`.
 
     Args:
         documents: int64 `(pieces,)`, the document of each piece: its number in the window.
-        starts: int64 `(pieces,)`, the first token of the piece in its document.
-        lengths: int64 `(pieces,)`, tokens of the piece.
-        places: int64 `(pieces,)`, where its first token lies in the row.
-        bounds: int64 `(rows + 1,)`.
+        bounds: int64 `(groups + 1,)`.
         given: int64 `(documents,)`, the lengths that the plan was made from.
         counts: What became of the documents.
     """
 
     documents: IntArray
-    starts: IntArray
-    lengths: IntArray
-    places: IntArray
     bounds: IntArray
     given: IntArray
     counts: PackCounts
 
     @property
+    def nbytes(self) -> int:
+        """About the bytes that it takes."""
+        return 1000 + sum(getattr(each, "nbytes", 0) for each in vars(self).values())
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RowPlan(GroupPlan):
+    """The rows of windows that are planned together.
+
+    Args:
+        starts: int64 `(pieces,)`, the first token of the piece in its document.
+        lengths: int64 `(pieces,)`, tokens of the piece.
+        places: int64 `(pieces,)`, where its first token lies in the row.
+    """
+
+    starts: IntArray
+    lengths: IntArray
+    places: IntArray
+
+    @property
     def rows(self) -> int:
         """Number of rows."""
         return len(self.bounds) - 1
-
-    @property
-    def nbytes(self) -> int:
-        """About the bytes that it takes."""
-        return 1000 + 8 * (4 * len(self.documents) + len(self.bounds) + len(self.given))
 
 
 def plan_rows(
@@ -137,7 +146,7 @@ def plan_rows(
     places = ends - pieces
     places -= places[bounds[:-1]][rows] if row_count else 0
     counts = dataclasses.replace(counts, rows=row_count, cells=row_count * row_length)
-    return RowPlan(documents, starts, pieces, places, bounds, lengths, counts)
+    return RowPlan(documents, bounds, lengths, counts, starts, pieces, places)
 
 
 def _without_emptiest(
@@ -242,28 +251,15 @@ def best_fit_in_python(lengths: IntArray, row_length: int, most: int) -> tuple[I
 # --- batches of like lengths ---------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class BucketPlan:
-    """The batches of one window: batch `g` has the elements `[bounds[g], bounds[g + 1])`.
+@dataclasses.dataclass(frozen=True, eq=False)
+class BucketPlan(GroupPlan):
+    """The batches of one window, whose `counts` have as cells the items with padding.
 
     Args:
-        documents: int64 `(elements,)`, the number of each element in the window.
-        bounds: int64 `(batches + 1,)`.
         buckets: int64 `(batches,)`, the bucket of each batch.
-        given: int64, the lengths that the plan was made from.
-        counts: What became of the elements; `cells` counts items with padding.
     """
 
-    documents: IntArray
-    bounds: IntArray
     buckets: IntArray
-    given: IntArray
-    counts: PackCounts
-
-    @property
-    def nbytes(self) -> int:
-        """About the bytes that it takes."""
-        return 1000 + 8 * (len(self.documents) + 2 * len(self.bounds) + len(self.given))
 
 
 def plan_buckets(
@@ -311,4 +307,4 @@ def plan_buckets(
     bounds = np.searchsorted(batch[by_batch], np.arange(len(mixed) + 1))
     cells = int((np.diff(bounds) * bounds_of[buckets]).sum())
     counts = dataclasses.replace(counts, rows=len(mixed), cells=cells)
-    return BucketPlan(kept[order][by_batch], bounds, buckets, lengths, counts)
+    return BucketPlan(kept[order][by_batch], bounds, lengths, counts, buckets)

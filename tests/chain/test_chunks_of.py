@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import windrow
 from tests import strategies as make
 from tests.hypothesis_profiles import examples
+from tests.strategies import lengths_of
 from windrow.engine.record_trace import trace
 from windrow.errors import ArgumentError, ElementError, PlanError
-from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import positions
 
 M = windrow.MapDataset

@@ -11,10 +11,10 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner.fn_runner import FnApiRunner
 
 import windrow
+from tests.strategies import lengths_of
 from windrow import MapDataset
 from windrow.errors import ArgumentError, ElementError, NotFoundError, PlanError, SourceError
 from windrow.lengths_beam import CountLengths
-from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import positions
 
 WORDS = ["a", "bb cc", "", "dddd e f"]

@@ -62,15 +62,19 @@ def permuted(size: int, key: int) -> list[int]:
     return sorted(range(size), key=lambda i: (drawn[i] >> bits, i))
 
 
-def model(bounds: IntArray, window_blocks: int, seed: int, epoch: int) -> list[int]:
+def model(bounds: IntArray, window_blocks: int, seed: int, epoch: int, lanes: int = 1) -> list[int]:
     """One epoch of a block shuffle, in Python."""
     key = folded(folded(0, seed), epoch % 2**32)
     order = permuted(len(bounds) - 1, folded(key, 0))
     out: list[int] = []
-    for window, start in enumerate(range(0, len(order), window_blocks)):
-        some = order[start : start + window_blocks]
-        inside = [i for k in some for i in range(int(bounds[k]), int(bounds[k + 1]))]
-        out += [inside[i] for i in permuted(len(inside), folded(key, window + 1))]
+    for lane in range(lanes):
+        own = order[lane::lanes]
+        for window, start in enumerate(range(0, len(own), window_blocks)):
+            some = own[start : start + window_blocks]
+            inside = [i for k in some for i in range(int(bounds[k]), int(bounds[k + 1]))]
+            out += [
+                inside[i] for i in permuted(len(inside), folded(key, window * lanes + lane + 1))
+            ]
     return out
 
 
@@ -79,15 +83,17 @@ def model(bounds: IntArray, window_blocks: int, seed: int, epoch: int) -> list[i
     window=st.integers(1, 15),
     seed=make.SEEDS,
     epoch=st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1),
+    lanes=st.integers(1, 12),
 )
 @settings(max_examples=examples(100))
 def test_every_epoch_is_the_permutation_of_the_model(
-    sizes: list[int], window: int, seed: int, epoch: int
+    sizes: list[int], window: int, seed: int, epoch: int, lanes: int
 ) -> None:
-    order = blocks.BlockOrder(bounds_of(sizes), window, seed)
+    lanes = max(1, min(lanes, len(sizes)))
+    order = blocks.BlockOrder(bounds_of(sizes), window, seed, None, lanes)
     got = epoch_of(order, epoch)
     assert sorted(got) == list(range(sum(sizes)))
-    assert got == model(bounds_of(sizes), window, seed, epoch)
+    assert got == model(bounds_of(sizes), window, seed, epoch, lanes)
 
 
 @pytest.mark.parametrize(
@@ -115,29 +121,6 @@ def test_records_beyond_32_bits() -> None:
     assert np.array_equal(np.sort(got) - got.min(), np.arange(2**19))
     assert got.min() % 2**19 == 0
     assert dataset.read([2**33, length - 1]).max() > 2**32
-
-
-# --- a few elements of a window ------------------------------------------------------------------
-
-
-@given(
-    size=st.integers(1, 9_000) | st.integers(16_000, 16_400) | st.integers(65_000, 70_000),
-    key=st.integers(0, ONES),
-    deviations=st.sampled_from([0, 6]),
-    data=st.data(),
-)
-@settings(max_examples=examples(60), deadline=None)
-def test_picked_items_are_those_of_the_permutation(
-    size: int, key: int, deviations: int, data: st.DataObject
-) -> None:
-    first = data.draw(st.integers(0, size - 1) | st.sampled_from([0, size - 1]))
-    most = st.sampled_from([first, min(first + 15, size - 1), size - 1])
-    places = ints(data.draw(st.lists(st.integers(first, data.draw(most)), min_size=1, max_size=20)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(blocks, "_DEVIATIONS", deviations)  # with 0 it mostly has to sort all
-        got = blocks.picked(size, key, places)
-    assert got.dtype == np.int64
-    assert np.array_equal(got, blocks.permutation(size, key)[places])
 
 
 # --- refusals ------------------------------------------------------------------------------------

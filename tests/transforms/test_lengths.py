@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.strategies import lengths_of
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, SourceError
 from windrow.sources.base import BatchedSource
 from windrow.sources.foreign import ForeignDataSource
-from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import Positions, positions
 
 IntArray = npt.NDArray[np.int64]

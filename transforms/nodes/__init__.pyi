@@ -33,8 +33,6 @@ from windrow.transforms.nodes.leaves import LaidOut as LaidOut
 from windrow.transforms.nodes.leaves import LeafNode as LeafNode
 from windrow.transforms.nodes.leaves import RangeNode as RangeNode
 from windrow.transforms.nodes.leaves import SourceNode as SourceNode
-from windrow.transforms.nodes.lengths import lengths_of as lengths_of
-from windrow.transforms.nodes.lengths import over_records as over_records
 from windrow.transforms.nodes.limit import StreamLimitNode as StreamLimitNode
 from windrow.transforms.nodes.mixing import StreamMixNode as StreamMixNode
 from windrow.transforms.nodes.mixing import TokenMixNode as TokenMixNode
@@ -118,7 +116,6 @@ from windrow.transforms.nodes.whole_chain import EPOCHS as EPOCHS
 from windrow.transforms.nodes.whole_chain import as_node as as_node
 from windrow.transforms.nodes.whole_chain import default_seed as default_seed
 from windrow.transforms.nodes.whole_chain import described as described
-from windrow.transforms.nodes.whole_chain import earlier_source as earlier_source
 from windrow.transforms.nodes.whole_chain import fingerprint as fingerprint
 from windrow.transforms.nodes.whole_chain import follows_batch as follows_batch
 from windrow.transforms.nodes.whole_chain import function_names as function_names

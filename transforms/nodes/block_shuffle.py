@@ -6,7 +6,7 @@ Invariant: each element of the parent is in one block, and finding the blocks re
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from windrow.errors import PlanError
 from windrow.sources.base import IntArray
@@ -17,9 +17,6 @@ from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.positions import Positions
-
-if TYPE_CHECKING:
-    from windrow.transforms.dealt_blocks import DealtOrder
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -39,7 +36,7 @@ class BlockShuffleNode(DealtToLanes, IndexNode):
     block: int | None
     window_blocks: int
     lanes: int = 1
-    order: BlockOrder | DealtOrder = dataclasses.field(init=False)
+    order: BlockOrder = dataclasses.field(init=False)
 
     def count(self) -> int:
         at_least(1, self.window_blocks, "block_shuffle: window_blocks")
@@ -61,27 +58,22 @@ class BlockShuffleNode(DealtToLanes, IndexNode):
                 f" at most {MOST_IN_WINDOW}"
             )
         found.bounds.flags.writeable = False
-        order = BlockOrder(found.bounds, self.window_blocks, self.seed, found.elements)
-        object.__setattr__(self, "order", order if self.lanes == 1 else self._dealt(order))
-        return self.parent.length
-
-    def _dealt(self, order: BlockOrder) -> DealtOrder:
-        blocks = len(order.bounds) - 1
-        if self.lanes > blocks:
+        blocks = len(found.bounds) - 1
+        if self.lanes > max(1, blocks):
             raise PlanError(
                 f"to_iter_dataset: lanes={self.lanes} are more than the {blocks} blocks of the block"
                 f" shuffle before it; choose at most {blocks} lanes, or a smaller block= there"
             )
-        # Few chains have lanes, and the others do not load this.
-        from windrow.transforms.dealt_blocks import DealtOrder
-
-        return DealtOrder(order, max(1, self.window_blocks // self.lanes), self.lanes)
+        window_blocks = max(1, self.window_blocks // self.lanes)
+        order = BlockOrder(found.bounds, window_blocks, self.seed, found.elements, self.lanes)
+        object.__setattr__(self, "order", order)
+        return self.parent.length
 
     def dealt(self, lanes: int) -> Node:
         return self if lanes == 1 else dataclasses.replace(self, lanes=lanes)
 
     def lane_starts(self, epoch: int) -> IntArray | None:
-        return None if isinstance(self.order, BlockOrder) else self.order.lane_starts(epoch)
+        return None if self.lanes == 1 else self.order.lane_starts(epoch)
 
     @property
     def label(self) -> str:

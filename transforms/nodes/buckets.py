@@ -6,7 +6,6 @@ Invariant: a batch has elements of one bucket, each once, padded to the bucket's
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -14,12 +13,12 @@ import numpy as np
 
 from windrow.errors import ElementError, PlanError
 from windrow.sources.base import ArraySpec, IntArray
+from windrow.sources.ragged_column import RaggedColumn
 from windrow.transforms import columns, packed_values
 from windrow.transforms.arguments import at_least
-from windrow.transforms.nodes.metadata import known_spec
-from windrow.transforms.nodes.planned import Grouped, PlannedNode, lengths_label
-from windrow.transforms.packed_values import EndToEnd, RowMemory, Runs
-from windrow.transforms.packing import TooLong, plan_buckets
+from windrow.transforms.nodes.planned import PlannedNode
+from windrow.transforms.packed_values import RowMemory, Runs
+from windrow.transforms.packing import GroupPlan, TooLong, plan_buckets
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Listed, Table
@@ -34,18 +33,12 @@ class BucketNode(PlannedNode):
     Args:
         boundaries: The largest length of each bucket, ascending.
         batch_sizes: Elements of a batch of each bucket.
-        too_long: What becomes of elements longer than the last boundary.
-        seed: Decides the order of the batches of a window.
         pad_value: Fills sequences up to the boundary.
-        sequences: Names of the leaves that are sequences; None to know them by their shapes.
     """
 
     boundaries: tuple[int, ...]
     batch_sizes: tuple[int, ...]
-    too_long: TooLong
-    seed: int
     pad_value: int
-    sequences: tuple[str, ...] | None
 
     who: ClassVar[str] = "bucket"
 
@@ -66,15 +59,7 @@ class BucketNode(PlannedNode):
             )
 
     @property
-    def label(self) -> str:
-        return f"bucket({self._arguments}{lengths_label(self.lengths)})"
-
-    @property
-    def written(self) -> str:
-        return f"bucket({self._arguments}{'' if self.lengths is None else ', lengths=...'})"
-
-    @property
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         some = "" if self.sequences is None else f", sequences={list(self.sequences)}"
         return (
             f"{list(self.boundaries)}, {list(self.batch_sizes)}, window={self.window},"
@@ -98,23 +83,19 @@ class BucketNode(PlannedNode):
                 found[name] = ArraySpec((None, *leaf.shape), leaf.dtype)
         return found
 
-    @functools.cached_property
-    def _known_sequences(self) -> tuple[str, ...] | None:
-        return packed_values.known_sequences(known_spec(self.measured_chain), self.sequences)
-
     # --- plans -----------------------------------------------------------------------------------
 
-    def refused(self, lengths: IntArray) -> tuple[int, str] | None:
-        over = lengths > self.boundaries[-1]
-        if self.too_long is not TooLong.ERROR or not over.any():
-            return None
-        first = int(np.argmax(over))
-        return first, (
-            f"has {lengths[first]} items, more than the last boundary, {self.boundaries[-1]}; add a"
+    @property
+    def longest(self) -> int:
+        return self.boundaries[-1]
+
+    def refusal(self, length: int) -> str:
+        return (
+            f"has {length} items, more than the last boundary, {self.longest}; add a"
             " boundary, or choose too_long='truncate' or 'drop'"
         )
 
-    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> GroupPlan:
         return plan_buckets(
             lengths,
             self.boundaries,
@@ -133,8 +114,8 @@ class BucketNode(PlannedNode):
         given = packed_values.named_columns(
             table, "bucket", lambda row: self.named(self.element_of(pieces, row))
         )
-        joined: dict[str, EndToEnd] = {}
-        for name in packed_values.chosen(given, self._known_sequences, "bucket"):
+        joined: dict[str, RaggedColumn] = {}
+        for name in packed_values.chosen(given, self.known_sequences, "bucket"):
             joined[name] = packed_values.end_to_end(given[name], name, "bucket")
             self.mismatch(pieces, joined[name].lengths, name)
         buckets = self._buckets(at)
@@ -160,7 +141,7 @@ class BucketNode(PlannedNode):
     def _batch(
         self,
         given: Mapping[str, Any],
-        joined: Mapping[str, EndToEnd],
+        joined: Mapping[str, RaggedColumn],
         start: int,
         stop: int,
         boundary: int,

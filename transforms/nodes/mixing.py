@@ -29,11 +29,9 @@ from windrow.transforms.nodes.routing import (
     length_of_mixture,
     mixture_of,
     shares_text,
-    spec_of_any,
 )
-from windrow.transforms.nodes.streams import MixingNode, lane_share, lanes_of
+from windrow.transforms.nodes.streams import MixingNode, lane_share
 from windrow.transforms.row_blocks import Block, Blocks, Feed, Inputs, joined
-from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Table
 
 
@@ -55,9 +53,7 @@ class StreamMixNode(MixingNode):
     keeps_elements: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        if self.sizes is None and not self.drops_out:
-            return MixNode(parents, self.weights)
-        return _StreamOrderNode(parents, self.weights, self.drops_out, self.sizes)
+        return MixNode(parents, self.weights, self.drops_out, self.sizes)
 
     @functools.cached_property
     def mixture(self) -> Mixture:
@@ -66,7 +62,6 @@ class StreamMixNode(MixingNode):
 
     def count(self) -> int:
         mixture_of(len(self.parents), self.weights, self.sizes)
-        lanes_of(self.parents, "mix")
         return super().count()
 
     @property
@@ -87,9 +82,6 @@ class StreamMixNode(MixingNode):
         drops = ", at_end=drop" if self.drops_out else ""
         tokens = "" if self.sizes is None else f", by=tokens of {self.sizes}"
         return f"mix({shares_text(len(self.parents), self.weights)}{drops}{tokens})"
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return spec_of_any(self, parents)
 
     def elements(self) -> Amount:
         lengths = [parent.elements() for parent in self.parents]
@@ -184,23 +176,6 @@ class StreamMixNode(MixingNode):
                 stop = end
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _StreamOrderNode(MixNode):
-    """The order of a mixture of streams, whose length is exact: it ends where an element is missing."""
-
-    sizes: tuple[int, ...] | None = None
-
-    @functools.cached_property
-    def mixture(self) -> Mixture:
-        whole = mixture_of(len(self.parents), self.weights, self.sizes)
-        lengths = [parent.length for parent in self.parents]
-        return whole.dropping(lengths) if self.drops_out else whole
-
-    def _length_over(self, lengths: Sequence[int]) -> int:
-        whole = mixture_of(len(lengths), self.weights, self.sizes)
-        return length_of_mixture(whole, lengths, self.drops_out)
-
-
 def _taken(feeds: Sequence[Feed], which: IntArray) -> tuple[list[list[Block]], int, int | None]:
     """The rows that come from each parent, up to the first that a parent lacks.
 
@@ -275,7 +250,6 @@ class TokenMixNode(MixingNode):
 
     def count(self) -> int:
         mixture_of(len(self.parents), self.weights)
-        lanes_of(self.parents, "mix")
         return super().count()
 
     @property
@@ -297,9 +271,6 @@ class TokenMixNode(MixingNode):
         own = "" if self.tokens is None else " of a function"
         own = f" of {self.tokens!r}" if isinstance(self.tokens, str) else own
         return f"mix({shares_text(len(self.parents), self.weights)}{drops}, by=tokens{own})"
-
-    def spec(self, parents: Sequence[Spec]) -> Spec:
-        return spec_of_any(self, parents)
 
     def elements(self) -> Amount:
         found = [parent.elements() for parent in self.parents]

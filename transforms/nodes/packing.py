@@ -20,9 +20,9 @@ from windrow.sources.ragged_column import PiecePlaces, PlacedColumn
 from windrow.transforms import packed_values
 from windrow.transforms.arguments import at_least
 from windrow.transforms.nodes.metadata import known_spec
-from windrow.transforms.nodes.planned import Grouped, Pieces, PlannedNode, lengths_label
+from windrow.transforms.nodes.planned import Pieces, PlannedNode
 from windrow.transforms.packed_values import Array, RowMemory, Runs
-from windrow.transforms.packing import MOST_ROW_LENGTH, TooLong, plan_rows
+from windrow.transforms.packing import MOST_ROW_LENGTH, GroupPlan, TooLong, plan_rows
 from windrow.transforms.positions import Positions
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
@@ -50,18 +50,12 @@ class PackNode(PlannedNode):
 
     Args:
         row_length: Tokens of a row.
-        too_long: What becomes of documents that are longer than a row.
-        seed: Decides the order of the rows of a window.
         max_segments: The most pieces of a row; None for no limit.
-        sequences: Names of the leaves that are sequences; None to know them by their shapes.
         names: Other names of what a row has; an array may have several.
     """
 
     row_length: int
-    too_long: TooLong
-    seed: int
     max_segments: int | None
-    sequences: tuple[str, ...] | None
     names: Mapping[str, tuple[str, ...]]
 
     packs: ClassVar[bool] = True
@@ -83,16 +77,7 @@ class PackNode(PlannedNode):
             self.spec([spec])  # wrong names
 
     @property
-    def label(self) -> str:
-        return f"pack({self._arguments}{lengths_label(self.lengths)})"
-
-    @property
-    def written(self) -> str:
-        given = "" if self.lengths is None else ", lengths=..."
-        return f"pack({self._arguments}{given})"
-
-    @property
-    def _arguments(self) -> str:
+    def arguments(self) -> str:
         segments = "" if self.max_segments is None else f", max_segments={self.max_segments}"
         some = "" if self.sequences is None else f", sequences={list(self.sequences)}"
         return (
@@ -141,10 +126,6 @@ class PackNode(PlannedNode):
                 out[other] = part.copy() if is_second else part
         return out
 
-    @functools.cached_property
-    def _known_sequences(self) -> tuple[str, ...] | None:
-        return packed_values.known_sequences(known_spec(self.measured_chain), self.sequences)
-
     def _check_features(self, features: set[str]) -> None:
         if features and self.max_segments is None:
             raise PlanError(
@@ -159,17 +140,17 @@ class PackNode(PlannedNode):
         # Small windows are planned together, since the last row of a plan is not full.
         return self.window * max(1, ENOUGH // self.window)
 
-    def refused(self, lengths: IntArray) -> tuple[int, str] | None:
-        over = lengths > self.row_length
-        if self.too_long is not TooLong.ERROR or not over.any():
-            return None
-        first = int(np.argmax(over))
-        return first, (
-            f"has {lengths[first]} tokens, more than a row of {self.row_length}; choose a longer"
+    @property
+    def longest(self) -> int:
+        return self.row_length
+
+    def refusal(self, length: int) -> str:
+        return (
+            f"has {length} tokens, more than a row of {self.row_length}; choose a longer"
             " row, or too_long='split', 'truncate' or 'drop'"
         )
 
-    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> GroupPlan:
         return plan_rows(
             lengths,
             self.row_length,
@@ -238,7 +219,7 @@ class PackNode(PlannedNode):
         number = np.arange(len(row_of)) - np.repeat(pieces.bounds[:-1], each)
         starts, lengths = pieces.of("starts"), pieces.of("lengths")
         places = pieces.of("places") + row_of * self.row_length
-        sequences = packed_values.chosen(given, self._known_sequences, "pack")
+        sequences = packed_values.chosen(given, self.known_sequences, "pack")
         self._check_features(set(given) - sequences)
         found: dict[str, Any] = {}
         for name, column in given.items():

@@ -13,14 +13,12 @@ the window.
 from __future__ import annotations
 
 import abc
-import collections
 import contextlib
 import dataclasses
 import functools
 import hashlib
 import itertools
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, Protocol, runtime_checkable
 
@@ -28,15 +26,18 @@ import numpy as np
 
 from windrow.errors import ElementError, PlanError
 from windrow.sources.base import IntArray
+from windrow.transforms import packed_values
 from windrow.transforms.amounts import Amount, PackCounts
 from windrow.transforms.arguments import at_least
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import NumbersWithGaps
 from windrow.transforms.nodes.index import SliceNode
-from windrow.transforms.nodes.metadata import epoch_length, known_lengths
+from windrow.transforms.nodes.metadata import epoch_length, known_lengths, known_spec
 from windrow.transforms.nodes.regroup import RegroupNode
 from windrow.transforms.nodes.whole_chain import EPOCHS, may_be_absent, source_of, sources_of
+from windrow.transforms.orders import OrderTables
+from windrow.transforms.packing import GroupPlan, TooLong
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.tables import Table
 
@@ -48,66 +49,16 @@ _KEPT_BYTES: Final = 16 * 2**20
 _COUNTED: Final = 2**21
 
 
-class Grouped(Protocol):
-    """The plan of a window: group `g` is made of the pieces `[bounds[g], bounds[g + 1])`."""
-
-    @property
-    def documents(self) -> IntArray:
-        """The number in the window of the document of each piece."""
-        ...
-
-    @property
-    def bounds(self) -> IntArray:
-        """Int64 `(groups + 1,)`."""
-        ...
-
-    @property
-    def given(self) -> IntArray:
-        """The lengths that it was made from."""
-        ...
-
-    @property
-    def counts(self) -> PackCounts:
-        """What became of the documents."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its arrays."""
-        ...
-
-
 class _Plans:
     """The plans of the last windows. A copy in another process starts without any."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._plans: collections.OrderedDict[int, Any] = collections.OrderedDict()
-        self._bytes = 0
+        self.of = OrderTables[GroupPlan](_KEPT_BYTES, least=1)
         self.totals: PackCounts | None = None
         self.lengths: RecordLengths | None = None
 
     def __reduce__(self) -> tuple[type[_Plans], tuple[()]]:
         return _Plans, ()
-
-    def get(self, window: int) -> Any | None:
-        """The plan of a window, if it is kept."""
-        with self._lock:
-            found = self._plans.get(window)
-            if found is not None:
-                self._plans.move_to_end(window)
-            return found
-
-    def keep(self, window: int, plan: Grouped) -> None:
-        """Keep a plan, and give up those that were used least lately."""
-        with self._lock:
-            if window in self._plans:  # another thread has planned it, too
-                return
-            self._plans[window] = plan
-            self._bytes += plan.nbytes
-            while len(self._plans) > 1 and self._bytes > _KEPT_BYTES:
-                _, old = self._plans.popitem(last=False)
-                self._bytes -= old.nbytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -136,12 +87,18 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
     Args:
         lengths: Lengths of the records of each source, int64; None to ask the sources.
         window: Elements of the parent that are planned together.
+        too_long: What becomes of elements that are too long.
+        seed: Decides the order of the groups of a window.
+        sequences: Names of the leaves that are sequences; None to know them by their shapes.
         measured: The chain whose lengths are asked for: the parent, also where another process makes
             a part of it.
     """
 
     lengths: Any
     window: int
+    too_long: TooLong
+    seed: int
+    sequences: tuple[str, ...] | None
     measured: Node | None = dataclasses.field(default=None, kw_only=True)
     plans: _Plans = dataclasses.field(default_factory=_Plans, kw_only=True)
 
@@ -173,7 +130,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         """Check the arguments of the node, with a PlanError."""
 
     @abc.abstractmethod
-    def planned(self, lengths: IntArray, number: tuple[int, int]) -> Grouped:
+    def planned(self, lengths: IntArray, number: tuple[int, int]) -> GroupPlan:
         """The plan of a window of elements of these lengths.
 
         Args:
@@ -181,9 +138,33 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
             number: The window's epoch, and its number in the epoch.
         """
 
+    @property
     @abc.abstractmethod
-    def refused(self, lengths: IntArray) -> tuple[int, str] | None:
-        """The first element that is an error, and why; None if there is no such element."""
+    def longest(self) -> int:
+        """The length above which an element is too long."""
+
+    @abc.abstractmethod
+    def refusal(self, length: int) -> str:
+        """Why an element of a length is an error, if it is too long."""
+
+    @property
+    @abc.abstractmethod
+    def arguments(self) -> str:
+        """The arguments of the method, but for the lengths, in the label."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.who}({self.arguments}{lengths_label(self.lengths)})"
+
+    @property
+    def written(self) -> str:
+        given = "" if self.lengths is None else ", lengths=..."
+        return f"{self.who}({self.arguments}{given})"
+
+    @functools.cached_property
+    def known_sequences(self) -> tuple[str, ...] | None:
+        """The names of sequences, if the user or the spec of an element says them."""
+        return packed_values.known_sequences(known_spec(self.measured_chain), self.sequences)
 
     @functools.cached_property
     def unit(self) -> int:
@@ -232,7 +213,7 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
             PlanError: If an element is too long.
             SourceError: If a source gives wrong lengths.
         """
-        found = self.plans.get(window)
+        found: Any = self.plans.of.find(window)
         if found is None:
             numbers = np.arange(*self._elements_of(window))
             at = positions(numbers, self.measured_chain.length)
@@ -241,14 +222,15 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
             found = self.planned(lengths, divmod(window, self._windows))
             if len(found.bounds) > _GROUPS:
                 raise PlanError(f"{self.who}: window {window} has more than 2**32 rows")
-            self.plans.keep(window, found)
+            self.plans.of.keep(window, table=found)
         return found
 
     def _check_lengths(self, window: int, lengths: IntArray) -> None:
-        refused = self.refused(lengths)
-        if refused is not None:
-            number, reason = refused
+        over = lengths > self.longest
+        if self.too_long is TooLong.ERROR and over.any():
+            number = int(np.argmax(over))
             element = self._elements_of(window)[0] + number
+            reason = self.refusal(int(lengths[number]))
             raise PlanError(f"{self.who}: {self.named(element)} {reason}")
 
     def named(self, element: int) -> str:

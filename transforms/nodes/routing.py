@@ -119,15 +119,19 @@ class MixNode(RoutingNode):
     """The parents in the proportions of `weights`, until the first would run out.
 
     With `drops_out` a parent that has run out leaves the others, and an epoch has all of all parents.
+
+    Args:
+        sizes: Elements of parent `k` count `sizes[k]` each; None if every element counts 1.
     """
 
     weights: Weights
     drops_out: bool = False
+    sizes: tuple[int, ...] | None = None
 
     @functools.cached_property
     def mixture(self) -> Mixture:
         """The parent of each element; in one epoch, if parents drop out."""
-        whole = mixture_of(len(self.parents), self.weights)
+        whole = mixture_of(len(self.parents), self.weights, self.sizes)
         lengths = [parent.length for parent in self.parents]
         return whole.dropping(lengths) if self.drops_out else whole
 
@@ -136,12 +140,13 @@ class MixNode(RoutingNode):
         return self._length_over([parent.length for parent in self.parents])
 
     def _length_over(self, lengths: Sequence[int]) -> int:
-        if not isinstance(self.weights, Schedule) and not self.drops_out:
-            return orders.mix_length(lengths, mix_proportions(len(lengths), self.weights))
         for at, length in enumerate(lengths):
             if length < 1:
                 raise PlanError(f"mix: dataset {at} has no elements; leave it out of the mixture")
-        return length_of_mixture(mixture_of(len(lengths), self.weights), lengths, self.drops_out)
+        if not isinstance(self.weights, Schedule) and not self.drops_out and self.sizes is None:
+            return orders.mix_length(lengths, mix_proportions(len(lengths), self.weights))
+        whole = mixture_of(len(lengths), self.weights, self.sizes)
+        return length_of_mixture(whole, lengths, self.drops_out)
 
     @property
     def label(self) -> str:

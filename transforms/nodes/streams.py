@@ -35,6 +35,7 @@ from windrow.transforms.nodes.dealing import MakesBoxes, dealing_of, numbers_of
 from windrow.transforms.nodes.following import JoinsLanes
 from windrow.transforms.nodes.index import RepeatNode, WindowShuffleNode
 from windrow.transforms.nodes.regroup import BatchNode
+from windrow.transforms.nodes.routing import spec_of_any
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent, parents_first, walk
 from windrow.transforms.options import DatasetOptions, ReadOptions
@@ -209,6 +210,13 @@ class MixingNode(StreamNode):
     keeps_values: ClassVar[bool] = True
     keeps_integers: ClassVar[bool] = True
     """Whether the integers of a parent mean the same among other parents."""
+
+    def count(self) -> int:
+        lanes_of(self.parents, "mix")
+        return STREAM
+
+    def spec(self, parents: Sequence[Spec]) -> Spec:
+        return spec_of_any(self, parents)
 
     @property
     @abc.abstractmethod

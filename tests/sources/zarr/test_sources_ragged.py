@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from tests.hypothesis_profiles import examples
 from tests.range_server import RangeServer
+from tests.strategies import lengths_of
 from windrow import MapDataset, ReadOptions
 from windrow.errors import ArgumentError, PlanError, ReadError, SourceError
 from windrow.sources import ArraySpec, RaggedDataSource
 from windrow.sources.ragged_column import RaggedColumn
-from windrow.transforms.nodes import lengths_of
 from windrow.transforms.positions import positions
 
 AnyArray = npt.NDArray[Any]

@@ -52,7 +52,6 @@ def tfrecord_to_array_record(
     *,
     writer_options: str = WRITER_OPTIONS,
     max_bad_records: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert TFRecord files to ArrayRecord files, one to one.
@@ -72,7 +71,6 @@ def tfrecord_to_array_record(
         max_bad_records: The most records, of all inputs, that may have a wrong checksum. They are
             left out, and listed in the manifest. If the length of a record is damaged too, the
             records after it cannot be found, and that is always an error.
-        storage_options: Settings of the inputs' file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -96,7 +94,7 @@ def tfrecord_to_array_record(
         >>> manifest.records, [file.name for file in manifest.files]
         (4, ['a.array_record', 'b.array_record'])
     """
-    return file_to_file(inputs, writer_options, max_bad_records, storage_options)
+    return file_to_file(inputs, writer_options, max_bad_records, run.get("storage_options"))
 
 
 def file_to_file(

@@ -44,10 +44,10 @@ class SettingKind(enum.Enum):
 
     TEXT = enum.auto()
     INTEGER = enum.auto()
+    SIZE = enum.auto()  # bytes: 512MB
     FLAG = enum.auto()  # given or not
     JSON = enum.auto()
     JSON_OR_TEXT = enum.auto()
-    AXIS = enum.auto()  # a name or number, of which a dict makes the axis of records
     FUNCTION = enum.auto()  # module:name
     LIST = enum.auto()  # once for each value
     RENAMED = enum.auto()  # once for each value, NAME or NEW=NAME
@@ -118,7 +118,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Zarr: an array to take, under another name if wanted; may be repeated.",
         "--array",
     ),
-    "axes": Option(SettingKind.AXIS, "Zarr: the axis, or dimension, of records.", "--record-axis"),
+    "axes": Option(
+        SettingKind.JSON_OR_TEXT, "Zarr: the axis, or dimension, of records.", "--record-axis"
+    ),
     "chunks": Option(
         SettingKind.JSON,
         'Zarr: rows per chunk, such as 1, or a shape, [1,33,49], or one by array, {"t2m": 1}, or by'
@@ -133,9 +135,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
     "max_bad_records": Option(
         SettingKind.INTEGER, "Damaged records to skip before it is an error.", least=0
     ),
+    "memory_bytes": Option(SettingKind.SIZE, "Budget, such as 512MB.", "--memory"),
 }
-# The fields of `RunOptions` that planning takes too. Those of a file system may be secrets: no command
-# repeats them.
+# The fields of `RunOptions` that planning takes too. No command repeats the first, which may be secret.
 _PLANNED_BY: Final = frozenset({"storage_options", "memory_bytes"})
 
 
@@ -234,7 +236,7 @@ def flags_of(
             flags += [flag_of(name), *text]
     memory_bytes = given.get("memory_bytes", MEMORY_BYTES)
     if memory_bytes != MEMORY_BYTES:
-        flags += ["--memory", str(memory_bytes)]
+        flags += [flag_of("memory_bytes"), str(memory_bytes)]
     return tuple(flags)
 
 
@@ -252,10 +254,6 @@ def _texts(kind: SettingKind, value: Any) -> Iterator[list[str]] | None:
             renamed = value.items() if isinstance(value, Mapping) else ()
             pairs = [[f"{new}={name}"] for new, name in renamed]
             return iter(pairs or [[name] for name in value])
-        case SettingKind.AXIS, _:
-            if list(value.values()) != ["records"]:
-                return None
-            return iter([[str(axis)] for axis in value])
         case (SettingKind.FUNCTION, _) | (SettingKind.TEXT, Mapping()):
             return None
         case _, str():

@@ -108,14 +108,8 @@ class OutputFolder:
 
     # Finished files.
 
-    @contextmanager
-    def incoming(self, name: str) -> Iterator[str]:
-        """A local path to write `name` to, for `publish`; removed afterwards."""
-        with self.target.incoming(name) as path:
-            yield path
-
     def publish(self, path: str, name: str, *, records: int) -> OutputFile:
-        """Give the complete local file at `path` (of `incoming`) its final name."""
+        """Give the complete local file at `path` (of `Target.incoming`) its final name."""
         name = f"{self.within}{name}"
         file = output_file(path, name, records=records)
         self._claim(name)
@@ -552,7 +546,7 @@ class StagedFile:
         """
         self._flush()
         if isinstance(self._target, LocalTarget) and not lasting:
-            self._target.move(os.path.relpath(self._path, self._target.root), self._staged)
+            self._target.move(os.path.relpath(self._path, self._target.url), self._staged)
         else:
             self._target.put(self._path, self._staged)
         return OutputFile(self._name, self._size_bytes, records, f"{self._crc:08x}")

@@ -34,6 +34,7 @@ from windrow.converters.records.record_writing import (
     copied,
     distinct_names,
     finish_files,
+    stem_and_shard,
     writing_stage,
 )
 from windrow.converters.records.tfrecord import without_gzip
@@ -41,7 +42,6 @@ from windrow.sources.signatures import TFRECORD
 
 # The function that names files by a prefix.
 MATCH_SHARDS: Final = "convert_tf_to_arrayrecord_disk_match_shards"
-_SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX = re.compile(r"\.tfrecords?")
 
 
@@ -152,8 +152,7 @@ def _numbered(prefix: str, files: int) -> list[str]:
 
 
 def _output_name(name: str) -> str:
-    match = _SHARD.fullmatch(without_gzip(name))
-    stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
+    stem, shard = stem_and_shard(without_gzip(name))
     found = list(_SUFFIX.finditer(stem))
     if not found:
         return f"{stem}.array_record{shard}"

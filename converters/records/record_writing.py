@@ -37,6 +37,7 @@ from windrow.converters.records.record_files import Lose, RecordFormat
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.base import IntArray
+from windrow.sources.signatures import parts_of_name
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -108,7 +109,7 @@ def write_file(
         ConversionError: If the file cannot be written.
     """
     options = options_of(writer_options) if native() is not None else None
-    with folder.incoming(name) as path:
+    with folder.target.incoming(name) as path:
         with _turns:
             records = _write(path, batches, options or writer_options)
         return folder.publish(path, name, records=records)
@@ -173,6 +174,12 @@ def _writing(path: str) -> Iterator[None]:
 def shard_names(stem: str, files: int) -> list[str]:
     """The names of a set of files: `x.array_record-00000-of-00004` of the stem `x`."""
     return [f"{stem}.array_record-{at:05}-of-{files:05}" for at in range(files)]
+
+
+def stem_and_shard(name: str) -> tuple[str, str]:
+    """Return the name of a file without its place in a numbered set, and that place; '' for none."""
+    stem, mark, shard = parts_of_name(name)
+    return stem + mark, shard
 
 
 def common_stem(stems: Iterable[str]) -> str:

@@ -100,7 +100,7 @@ def array_record_to_array_record(
             `windrow.MapDataset.source(inputs).shuffle(shuffle_seed)[i]` is, whatever the other
             arguments. During the run, the output's work folder holds the records without
             compression: the disk needs room for them as they are in memory, and for the output.
-            Of `memory_bytes`, libraries need some 250 MB. It holds if no record is larger than a
+            Libraries need some 250 MB of `memory_bytes`. It holds if no record is larger than a
             sixteenth of the rest.
         max_bad_records: The most records, of all inputs, that may be damaged. They are left out, and
             listed in the manifest. A damaged group costs all of its records.

@@ -34,6 +34,7 @@ from windrow.converters.records.record_writing import (
     common_stem,
     distinct_names,
     shard_names,
+    stem_and_shard,
     writing_stage,
 )
 from windrow.converters.texts.fields import LINE, TOKENS
@@ -52,7 +53,6 @@ from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES
 FILE_BYTES: Final = 256 << 20
 # Records that are decoded at a time.
 _BLOCK_BYTES: Final = 4 << 20
-_SHARD: Final = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX: Final = re.compile(r"\.(jsonl|ndjson|json|parquet)\Z", re.IGNORECASE)
 
 
@@ -379,8 +379,7 @@ def file_names(found: Sequence[Input], parts: Sequence[int]) -> list[str]:
 
 def _parted(name: str) -> tuple[str, str]:
     """Return a name without endings, and its place in a numbered set."""
-    match = _SHARD.fullmatch(without_compression(name))
-    stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
+    stem, shard = stem_and_shard(without_compression(name))
     return _SUFFIX.sub("", stem) or "records", shard
 
 

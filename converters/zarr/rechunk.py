@@ -40,6 +40,7 @@ from windrow.converters.job.stages import (
 from windrow.converters.zarr.array_inputs import AnyArray, InputArray
 from windrow.converters.zarr.layout import METADATA, ArrayLayout, encode_parts, metadata_files
 from windrow.converters.zarr.rechunk_layout import (
+    Axis,
     AxisUse,
     Converted,
     Settings,
@@ -70,7 +71,7 @@ def zarr_to_zarr(
     output: str | os.PathLike[str],
     *,
     arrays: Sequence[str] | Mapping[str, str] | None = None,
-    axes: Mapping[str | int, AxisUse] | None = None,
+    axes: Axis | Mapping[str | int, AxisUse] = None,
     chunks: Sizes | Mapping[str, Sizes] = None,
     shards: Sizes | Mapping[str, Sizes] = None,
     codecs: str | Mapping[str, str] = "zstd:1",
@@ -95,9 +96,9 @@ def zarr_to_zarr(
         arrays: Names of arrays, or of groups of them; or a dict from new names to names of arrays.
             None for all of them. What labels these arrays comes with them: coordinates, their bounds
             and grid mappings. Other settings are for such labels only if they name them.
-        axes: What becomes of axes, by name: a slice takes a part of one, and "records" makes one, by
-            name or number, count records and become the first; a tuple of both does both. By default
-            the first axis counts records, and axes are taken whole.
+        axes: The name or number of the axis that counts records, which becomes the first one; None for
+            the first. Or a dict from axes to "records", to a slice, which takes a part of one, or to
+            a tuple of both.
         chunks: Records per chunk, or its size along every axis of the result: for all arrays that hold
             records, and not for coordinates. A dict of either is for the arrays that it names. A number
             for a dimension, `{"time": 24}`, is the size along it in all arrays that have it, as in

@@ -33,7 +33,7 @@ _FILE_BYTES: Final = 128 << 20
 # Up to this many strings of any length are one chunk.
 _WHOLE_STRINGS: Final = 1 << 16
 
-# Behind a dtype: values that do not fit it are no error.
+# Behind a dtype: values that do not fit it are cast all the same.
 _UNSAFE: Final = ":unsafe"
 # What an axis becomes: the axis that counts records, a part of it, or both.
 RECORDS: Final = "records"
@@ -73,17 +73,16 @@ class Settings:
         return dataclasses.replace(self, chunks=chunks, shards=shards)
 
 
-def used_axes(axes: Mapping[str | int, AxisUse] | None) -> tuple[Axis, dict[str, slice]]:
+def used_axes(axes: Axis | Mapping[str | int, AxisUse]) -> tuple[Axis, dict[str, slice]]:
     """Return the axis that counts records, and the parts of axes that are taken, by name.
 
     Raises:
-        ArgumentError: If several are to count records, or axes are not named in a dict.
+        ArgumentError: If several are to count records, or one is neither a name nor a number.
     """
-    if not isinstance(axes, Mapping | None):
-        raise ArgumentError(f'axes must be a dict such as {{"time": "records"}}, got {axes!r}')
+    named = axes if isinstance(axes, Mapping) else {} if axes is None else {axes: RECORDS}
     uses = [
         (axis, use)
-        for axis, given in (axes or {}).items()
+        for axis, given in named.items()
         for use in (given if isinstance(given, tuple) else (given,))
     ]
     for axis, _ in uses:

@@ -79,8 +79,8 @@ def zarr_to_array_record(
     `attributes`, `dimension_names`, `fill_value`, as Zarr v3 has them), `attributes` of the group
     and `group_attributes` of those in it, by name.
 
-    Files are called `x.array_record-00000-of-00004` and so on, after the source `x.zarr`. Of
-    `memory_bytes`, libraries need some 250 MB. It holds if no chunk is larger than an eighth of the
+    Files are called `x.array_record-00000-of-00004` and so on, after the source `x.zarr`.
+    Libraries need some 250 MB of `memory_bytes`. It holds if no chunk is larger than an eighth of the
     rest. Larger chunks are decoded several times each: give such stores to `zarr_to_zarr` first.
 
     Args:

@@ -123,11 +123,6 @@ def _parse_renames(ctx: click.Context, param: click.Parameter, values: tuple[str
     return {new: old if equals else new for new, equals, old in pairs}
 
 
-def _axis(text: str) -> dict[str | int, str]:
-    """Parse the name or the number of the axis that counts records."""
-    return {int(text) if re.fullmatch(r"-?\d+", text) else text: "records"}
-
-
 def _list_or_none(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> Any:
     """Return the values as a list, or None if there are no values."""
     return list(values) or None
@@ -138,10 +133,10 @@ def _list_or_none(ctx: click.Context, param: click.Parameter, values: tuple[str,
 _KINDS: Final[Mapping[SettingKind, Mapping[str, Any]]] = {
     SettingKind.TEXT: {},
     SettingKind.INTEGER: {"type": int},
+    SettingKind.SIZE: {"type": _size, "metavar": "SIZE"},
     SettingKind.FLAG: {"is_flag": True, "default": None},
     SettingKind.JSON: {"type": _json, "metavar": "JSON"},
     SettingKind.JSON_OR_TEXT: {"type": json_or_text, "metavar": "VALUE"},
-    SettingKind.AXIS: {"type": _axis, "metavar": "AXIS"},
     SettingKind.FUNCTION: {"type": function_named, "metavar": "MODULE:NAME"},
     SettingKind.LIST: {"multiple": True, "callback": _list_or_none, "metavar": "NAME"},
     SettingKind.RENAMED: {"multiple": True, "callback": _parse_renames, "metavar": "[NEW=]NAME"},
@@ -163,9 +158,6 @@ _HOW: Final = (
         default=1,
         show_default=True,
         help="Worker processes.",
-    ),
-    click.option(
-        "--memory", "memory_bytes", type=_size, metavar="SIZE", help="Budget, such as 512MB."
     ),
     click.option(
         "--runner", help="A Beam runner, such as DataflowRunner; needs windrow-data[beam]."
@@ -244,11 +236,9 @@ def command(
     raw = click.get_current_context().meta[_RAW]
     run: Any = {name: settings.pop(name) for name in RunOptions.__annotations__ if name in settings}
     options = run["output_options"] = dict(run["output_options"] or storage_options) or None
-    memory_bytes = run.pop("memory_bytes")
-    planning = {"storage_options": dict(storage_options) or None}
-    planning |= {} if memory_bytes is None else {"memory_bytes": memory_bytes}
+    run["storage_options"] = dict(storage_options) or None
     with warnings.catch_warnings(record=True) as notes:
-        planned = _plan_conversion(sources, source, target, planning, settings)
+        planned = _plan_conversion(sources, source, target, run, settings)
     for note in notes:
         click.echo(f"windrow convert: {note.message}", err=True)
     resume = shlex.join(["windrow", "convert", *_resume_arguments(raw)])
@@ -281,13 +271,12 @@ def _plan_conversion(
     sources: tuple[str, ...],
     source: str | None,
     target: str,
-    planning: Mapping[str, Any],
+    run: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> Conversion:
-    """Return the conversion that the arguments ask for; `planning` are those of `RunOptions`."""
+    """Return the conversion that the arguments ask for; `run` has the fields of `RunOptions`."""
     if (kind := source) is None:
-        location = location_of(sources[0], planning["storage_options"], caller="convert")
-        kind = conversion_source(location)
+        kind = conversion_source(location_of(sources[0], run["storage_options"], caller="convert"))
     function = CONVERSIONS.get((kind, target))
     if function is None:
         there = ", ".join(to for source, to in CONVERSIONS if source == kind)
@@ -303,6 +292,7 @@ def _plan_conversion(
                 f"{flag}: a conversion from {kind} to {target} does not take it{hint}"
             )
     inputs: Any = sources if len(sources) > 1 else sources[0]
+    planning = {name: run[name] for name in ("storage_options", "memory_bytes") if run[name]}
     return function.conversion(inputs, **planning, **given)
 
 

@@ -123,8 +123,7 @@ def test_values_are_the_same_bit_for_bit(drawn: dict[str, Any]) -> None:
         shards = shards * (drawn["chunks"] or 4096)
     elif shards:
         shards = [shards * size for size in drawn["chunk_sizes"]]
-    axes = None if drawn["axis"] is None else {drawn["axis"]: "records"}
-    asked: dict[str, Any] = {"axes": axes, "chunks": drawn["chunks"], "shards": shards}
+    asked: dict[str, Any] = {"axes": drawn["axis"], "chunks": drawn["chunks"], "shards": shards}
     with tempfile.TemporaryDirectory() as name, no_overhead():
         source, output = Path(name, "source"), Path(name, "output")
         zarr_layouts.make(str(source), layout).write(values).result()
@@ -200,7 +199,7 @@ def test_sizes_for_all_arrays_are_for_those_of_records_and_not_for_coordinates(
     tmp_path: Path,
 ) -> None:
     make_group(tmp_path / "source")
-    asked: dict[str, Any] = {"axes": {"time": "records"}, "progress": False}
+    asked: dict[str, Any] = {"axes": "time", "progress": False}
     zarr_to_zarr(tmp_path / "source", tmp_path / "out", chunks=1, shards=4, **asked)
     group: Any = zarr.open_group(str(tmp_path / "out"), mode="r")
     assert (group["temperature"].chunks, group["temperature"].shards) == ((1, 8, 6), (4, 8, 6))
@@ -514,9 +513,8 @@ def test_two_passes_in_another_file_system(tmp_path: Path) -> None:
         ({"arrays": {"x": "deep"}}, "'deep' is not an array; a dict renames arrays"),
         ({"arrays": {"../x": "time"}}, "'../x' cannot be the name"),
         ({"arrays": {"x": "time", "x/y": "y"}}, "'x/y' would lie in an array"),
-        ({"axes": {"tme": "records"}}, "dimension 'tme' is not there; there are empty, time, x, y"),
-        ({"axes": "time"}, 'axes must be a dict such as {"time": "records"}'),
-        ({"axes": {1.5: "records"}}, "1.5 is neither a number nor a name of an axis"),
+        ({"axes": "tme"}, "dimension 'tme' is not there; there are empty, time, x, y"),
+        ({"axes": 1.5}, "1.5 is neither a number nor a name of an axis"),
         ({"axes": {7: "records"}}, "axes: 7 is not an axis of any array"),
         ({"axes": {"x": "records", "y": "records"}}, "one axis counts records, got 'x', 'y'"),
         ({"chunks": {"tme": 1}}, "chunks names 'tme', which is not there"),

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
+from windrow.converters.job.declared import ConversionFunction
 from windrow.converters.job.folder import (
     OutputFolder,
     begin,
@@ -73,12 +74,6 @@ class ConversionTransform(beam.PTransform[Any, Any]):
 
     conversion_of: ClassVar[Callable[..., Conversion]]
 
-    def __init_subclass__(cls, *, of: Callable[..., Conversion] | None = None) -> None:
-        """A transform whose conversion `of` plans, from the inputs and the settings."""
-        super().__init_subclass__()
-        if of is not None:
-            cls.conversion_of = staticmethod(of)
-
     def __init__(
         self,
         inputs: Any,
@@ -105,52 +100,35 @@ class ConversionTransform(beam.PTransform[Any, Any]):
         return numbers | transform(self._conversion, self._folder, begin=self._begin, end=_end)
 
 
-class TFRecordToArrayRecord(ConversionTransform, of=tfrecord_to_array_record.conversion):
-    """`tfrecord_to_array_record` on a Beam pipeline."""
+def _transform(function: ConversionFunction[...]) -> type[ConversionTransform]:
+    """Make the transform of a conversion, called as its function is."""
+    name = function.__name__.replace("tfrecord", "TFRecord").replace("tfds", "TFDS")
+    words = name.replace("_", " ").split()
+    contents = {
+        "__module__": __name__,
+        "__doc__": f"`{function.__name__}` on a Beam pipeline.",
+        "conversion_of": staticmethod(function.conversion),
+    }
+    return type("".join(w[0].upper() + w[1:] for w in words), (ConversionTransform,), contents)
 
 
-class TFRecordToZarr(ConversionTransform, of=tfrecord_to_zarr.conversion):
-    """`tfrecord_to_zarr` on a Beam pipeline."""
+TFRecordToArrayRecord = _transform(tfrecord_to_array_record)
+TFRecordToZarr = _transform(tfrecord_to_zarr)
+ArrayRecordToZarr = _transform(array_record_to_zarr)
+ArrayRecordToArrayRecord = _transform(array_record_to_array_record)
+ZarrToArrayRecord = _transform(zarr_to_array_record)
+ZarrToZarr = _transform(zarr_to_zarr)
+TFDSToZarr = _transform(tfds_to_zarr)
+JsonLinesToArrayRecord = _transform(json_lines_to_array_record)
+JsonLinesToZarr = _transform(json_lines_to_zarr)
+ParquetToArrayRecord = _transform(parquet_to_array_record)
+ParquetToZarr = _transform(parquet_to_zarr)
 
 
-class ArrayRecordToZarr(ConversionTransform, of=array_record_to_zarr.conversion):
-    """`array_record_to_zarr` on a Beam pipeline."""
-
-
-class ArrayRecordToArrayRecord(ConversionTransform, of=array_record_to_array_record.conversion):
-    """`array_record_to_array_record` on a Beam pipeline."""
-
-
-class ZarrToArrayRecord(ConversionTransform, of=zarr_to_array_record.conversion):
-    """`zarr_to_array_record` on a Beam pipeline."""
-
-
-class ZarrToZarr(ConversionTransform, of=zarr_to_zarr.conversion):
-    """`zarr_to_zarr` on a Beam pipeline."""
-
-
-class TFDSToZarr(ConversionTransform, of=tfds_to_zarr.conversion):
-    """`tfds_to_zarr` on a Beam pipeline."""
-
-
-class JsonLinesToArrayRecord(ConversionTransform, of=json_lines_to_array_record.conversion):
-    """`json_lines_to_array_record` on a Beam pipeline."""
-
-
-class JsonLinesToZarr(ConversionTransform, of=json_lines_to_zarr.conversion):
-    """`json_lines_to_zarr` on a Beam pipeline."""
-
-
-class ParquetToArrayRecord(ConversionTransform, of=parquet_to_array_record.conversion):
-    """`parquet_to_array_record` on a Beam pipeline."""
-
-
-class ParquetToZarr(ConversionTransform, of=parquet_to_zarr.conversion):
-    """`parquet_to_zarr` on a Beam pipeline."""
-
-
-class FileToFile(ConversionTransform, of=file_to_file):
+class FileToFile(ConversionTransform):
     """`convert_tf_to_arrayrecord_disk_match_shards` on a Beam pipeline; `prefix` names the files."""
+
+    conversion_of = staticmethod(file_to_file)
 
 
 def _begin(

@@ -138,7 +138,7 @@ def write_era5(folder: pathlib.Path) -> None:
     converters.zarr_to_zarr(
         train_era5.STORE,
         folder / "era5.zarr",
-        select={"latitude": slice(0, 32)},
+        axes={"latitude": slice(0, 32)},
         chunks={"t2m": (24, 8, 49)},
         shards=0,
         progress=False,

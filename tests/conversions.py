@@ -63,7 +63,7 @@ def write_number(folder: OutputFolder, number: int, report: Report) -> FinishedP
 
 def written(folder: OutputFolder, name: str, data: bytes) -> OutputFile:
     """Write a finished file of one record."""
-    with folder.incoming(name) as path:
+    with folder.target.incoming(name) as path:
         Path(path).write_bytes(data)
         return folder.publish(path, name, records=1)
 

@@ -52,7 +52,7 @@ def _conversions() -> dict[str, tuple[str, str, dict[str, Any]]]:
         "tfds to zarr": ("tfds_to_zarr", "counts/1.0.0", {**_PLAIN, "chunk_rows": 8, "shard_rows": 0}),
         "zarr to zarr": ("zarr_to_zarr", "chunks", {**_PLAIN, "chunks": 20, "shards": 40}),
         "group to zarr": ("zarr_to_zarr", "group", {**_PLAIN, "arrays": {"a": "x", "y": "y"}, "chunks": 6, "shards": 0, "dtype": {"a": "float64"}}),
-        "field to zarr": ("zarr_to_zarr", "field", {**_PLAIN, "record_axis": "y", "chunks": 3, "shards": 0}),
+        "field to zarr": ("zarr_to_zarr", "field", {**_PLAIN, "axes": "y", "chunks": 3, "shards": 0}),
         "zarr to array_record": ("zarr_to_array_record", "group", {**_UNCOMPRESSED, "files": 2}),
         "no such option": ("zarr_to_zarr", "chunks", {"chunks": 0}),
         "no input": ("tfrecord_to_zarr", "missing-*", {}),

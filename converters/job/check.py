@@ -197,14 +197,17 @@ class FolderCheck:
             ArgumentError, NotFoundError, ReadError, ConversionError: As `check` raises them.
         """
         target = target_of(folder, storage_options)
-        root = _root(target)
+        root = target.url
         if target.local is not None:
             if not os.path.isdir(root):
                 raise NotFoundError(f"{what}: {root} does not exist; {what_is_there(root)}")
             refuse_unfinished(root, what=what, names=LOCAL)
             manifest = Manifest.read_in(target)
             return None if manifest is None else cls(target, manifest, None, storage_options)
-        fetcher = _fetcher(storage_options, what)
+        # Imported where it is used: it takes as long as all other imports of windrow together.
+        from windrow.sources.remote.fetcher import Fetcher
+
+        fetcher = Fetcher(what, storage_options, RemoteOptions())
         with _nothing_where_refused():
             refuse_unfinished(root, what=what, names=fetcher)
         data = None
@@ -221,10 +224,6 @@ class FolderCheck:
         return self.manifest.files
 
     @property
-    def _total_bytes(self) -> int:
-        return sum(file.size_bytes for file in self.files)
-
-    @property
     def holds_records(self) -> bool:
         """Whether the manifest lists ArrayRecord files."""
         return any(map(self._has_records, self.files))
@@ -238,15 +237,15 @@ class FolderCheck:
 
     def place(self, name: str) -> str:
         """The path or URL of a file."""
-        return joined(_root(self._target), name)
+        return joined(self._target.url, name)
 
     def checked(self, *, threads: int | None, progress: ShowProgress) -> CheckReport:
         """Check all files of the folder; see `check`."""
-        begin = time.monotonic()
+        begin, size_bytes = time.monotonic(), sum(file.size_bytes for file in self.files)
         count = threads or (_REMOTE_THREADS if self._target.local is None else usable_cores())
         bad: list[BadFile] = []
         with (
-            ProgressMeter("check", self._total_bytes, progress) as meter,
+            ProgressMeter("check", size_bytes, progress) as meter,
             DaemonPool(count, "windrow-check") as pool,
         ):
             try:
@@ -261,7 +260,7 @@ class FolderCheck:
             format=self.manifest.format,
             records=self.manifest.records,
             files=len(self.files),
-            read_bytes=self._total_bytes,
+            read_bytes=size_bytes,
             is_listed=self._there is not None,
             bad=(*bad, *self._beside()),
             elapsed_s=time.monotonic() - begin,
@@ -346,17 +345,6 @@ def _nothing_where_refused() -> Iterator[None]:
     except ReadError as error:
         if not is_refused(error):
             raise
-
-
-def _root(target: Target) -> str:
-    return target.url
-
-
-def _fetcher(storage_options: Mapping[str, Any] | None, what: str) -> Fetcher:
-    # Imported where it is used: it takes as long as all other imports of windrow together.
-    from windrow.sources.remote.fetcher import Fetcher
-
-    return Fetcher(what, storage_options, RemoteOptions())
 
 
 def _remote_blocks(fetcher: Fetcher, url: str, wanted_bytes: int) -> tuple[int, Iterator[bytes]]:

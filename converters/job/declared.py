@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, ParamSpec, Protocol, cast
 
 from windrow.converters.job.inputs import source_texts
-from windrow.converters.job.job import carry_out
+from windrow.converters.job.job import MEMORY_BYTES, carry_out
 from windrow.converters.job.manifest import Manifest, as_json
 from windrow.converters.job.stages import Conversion, check_integer
 
@@ -48,7 +48,6 @@ class SettingKind(enum.Enum):
     FLAG = enum.auto()  # given or not
     JSON = enum.auto()
     JSON_OR_TEXT = enum.auto()
-    CAST = enum.auto()  # checked, unsafe
     FUNCTION = enum.auto()  # module:name
     LIST = enum.auto()  # once for each value
     RENAMED = enum.auto()  # once for each value, NAME or NEW=NAME
@@ -119,7 +118,9 @@ OPTIONS: Final[Mapping[str, Option]] = {
         "Zarr: an array to take, under another name if wanted; may be repeated.",
         "--array",
     ),
-    "record_axis": Option(SettingKind.JSON_OR_TEXT, "Zarr: the axis, or dimension, of records."),
+    "axes": Option(
+        SettingKind.JSON_OR_TEXT, "Zarr: the axis, or dimension, of records.", "--record-axis"
+    ),
     "chunks": Option(
         SettingKind.JSON,
         'Zarr: rows per chunk, such as 1, or a shape, [1,33,49], or one by array, {"t2m": 1}, or by'
@@ -127,18 +128,17 @@ OPTIONS: Final[Mapping[str, Option]] = {
     ),
     "shards": Option(SettingKind.JSON, "Zarr: as --chunks, in whole chunks; 0 for no shards."),
     "codecs": Option(SettingKind.TEXT, "Zarr: zstd:1, gzip:5, blosc:lz4:5, none, or JSON."),
-    "dtype": Option(SettingKind.JSON_OR_TEXT, "Zarr: the dtype to write, or one by array."),
-    "cast": Option(
-        SettingKind.CAST, "Zarr: values that do not fit the dtype are an error, or not."
+    "dtype": Option(
+        SettingKind.JSON_OR_TEXT,
+        "Zarr: the dtype to write, or one by array; int16:unsafe takes values that do not fit.",
     ),
-    "engine": Option(SettingKind.TEXT, "Zarr: the engine of xarray to open SRC with."),
     "max_bad_records": Option(
         SettingKind.INTEGER, "Damaged records to skip before it is an error.", least=0
     ),
     "memory_bytes": Option(SettingKind.SIZE, "Budget, such as 512MB.", "--memory"),
 }
-# Settings of a file system may be secrets: no command repeats them.
-_NOT_REPEATED: Final = frozenset({"storage_options"})
+# The fields of `RunOptions` that planning takes too. No command repeats the first, which may be secret.
+_PLANNED_BY: Final = frozenset({"storage_options", "memory_bytes"})
 
 
 def flag_of(setting: str) -> str:
@@ -170,7 +170,7 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
 
     Args:
         plan: Takes the inputs, the output, settings by keyword and `RunOptions`, and plans by the
-            inputs and the settings alone. If it leaves out `sources` and `flags` of the conversion,
+            inputs, the settings, `storage_options` and `memory_bytes` alone. If it leaves out `sources` and `flags` of the conversion,
             they are made from its arguments.
     """
     signature = inspect.signature(plan)
@@ -185,7 +185,7 @@ def declared(plan: Callable[P, Conversion]) -> ConversionFunction[P]:
 
     def conversion(inputs: Any, /, **given: Any) -> Conversion:
         for name in given:
-            if name not in settings:
+            if name not in settings and name not in _PLANNED_BY:
                 raise TypeError(f"{plan.__name__}() got an unexpected keyword argument {name!r}")
         check_integers(settings, given)
         anywhere: Any = plan
@@ -227,13 +227,16 @@ def flags_of(
     flags = ["--to", target]
     for name, parameter in settings.items():
         value = given.get(name, parameter.default)
-        if name in _NOT_REPEATED or value is parameter.default or value == parameter.default:
+        if value is parameter.default or value == parameter.default:
             continue
         texts = _texts(OPTIONS[name].kind, value) if name in OPTIONS else None
         if texts is None:
             return None
         for text in texts:
             flags += [flag_of(name), *text]
+    memory_bytes = given.get("memory_bytes", MEMORY_BYTES)
+    if memory_bytes != MEMORY_BYTES:
+        flags += [flag_of("memory_bytes"), str(memory_bytes)]
     return tuple(flags)
 
 

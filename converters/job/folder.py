@@ -51,7 +51,8 @@ from windrow.converters.job.targets import (
 )
 from windrow.errors import ConversionError, ReadError, WindrowError
 
-# Larger blocks are new pages each time, which cost more than reading them.
+# Read, or left for the next stage, at a time: larger blocks are new pages each time, which cost more than
+# reading them.
 _BLOCK_BYTES: Final = 1 << 18
 # The bytes of a growing file that are written at a time. Files are not kept open meanwhile: there may be more
 # of them than a process may have open.
@@ -107,14 +108,8 @@ class OutputFolder:
 
     # Finished files.
 
-    @contextmanager
-    def incoming(self, name: str) -> Iterator[str]:
-        """A local path to write `name` to, for `publish`; removed afterwards."""
-        with self.target.incoming(name) as path:
-            yield path
-
     def publish(self, path: str, name: str, *, records: int) -> OutputFile:
-        """Give the complete local file at `path` (of `incoming`) its final name."""
+        """Give the complete local file at `path` (of `Target.incoming`) its final name."""
         name = f"{self.within}{name}"
         file = output_file(path, name, records=records)
         self._claim(name)
@@ -141,6 +136,12 @@ class OutputFolder:
             self._claim(name)
         with self.target.incoming(self._staged(name)) as path:
             yield StagedFile(self.target, name, self._staged(name), path)
+
+    @contextmanager
+    def left(self, name: str) -> Iterator[StagedFile]:
+        """A file that one stage leaves for the next, by its name of `data_name`."""
+        with self.target.incoming(name) as path:
+            yield StagedFile(self.target, name, name, path, buffer_bytes=_BLOCK_BYTES)
 
     def publish_store(self, names: Iterable[str]) -> None:
         """Give the staged `names` (files, or folders and all in them) their final names."""
@@ -506,9 +507,11 @@ def checksum_of(file: BinaryIO) -> str:
 
 
 class StagedFile:
-    """A file of a store that is written part by part, see `OutputFolder.staged`."""
+    """A file that is written part by part, see `OutputFolder.staged` and `left`."""
 
-    def __init__(self, target: Target, name: str, staged: str, path: str) -> None:
+    def __init__(
+        self, target: Target, name: str, staged: str, path: str, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
         """Begin with no bytes.
 
         Args:
@@ -516,7 +519,9 @@ class StagedFile:
             name: What the manifest calls it.
             staged: Its name in the target until the store is published.
             path: A local path, of `Target.incoming`.
+            buffer_bytes: The bytes that are written at a time.
         """
+        self._buffer_bytes = buffer_bytes
         self._target, self._name, self._staged, self._path = target, name, staged, path
         self._waiting: list[bytes] = []
         self._crc = self._size_bytes = self._waiting_bytes = 0
@@ -531,13 +536,19 @@ class StagedFile:
         self._size_bytes += len(data)
         self._waiting.append(data)
         self._waiting_bytes += len(data)
-        if self._waiting_bytes >= BUFFER_BYTES:
+        if self._waiting_bytes >= self._buffer_bytes:
             self._flush()
 
-    def finished(self, *, records: int) -> OutputFile:
-        """Give the complete file its name; it has this number of records."""
+    def finished(self, *, records: int, lasting: bool = True) -> OutputFile:
+        """Give the complete file its name; it has this number of records.
+
+        One that is not `lasting` may be lost in a crash of the machine, which its checksum shows.
+        """
         self._flush()
-        self._target.put(self._path, self._staged)
+        if isinstance(self._target, LocalTarget) and not lasting:
+            self._target.move(os.path.relpath(self._path, self._target.url), self._staged)
+        else:
+            self._target.put(self._path, self._staged)
         return OutputFile(self._name, self._size_bytes, records, f"{self._crc:08x}")
 
     def _flush(self) -> None:

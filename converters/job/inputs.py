@@ -14,13 +14,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import fsspec
-from fsspec.core import url_to_fs
 
 from windrow.converters.job.manifest import InputId, Manifest
-from windrow.converters.job.targets import safe_cause
+from windrow.converters.job.targets import file_system, safe_cause
 from windrow.core.redaction import Redaction, shown_url
 from windrow.errors import ArgumentError, ConversionError, NotFoundError, ReadError, WindrowError
-from windrow.sources.remote.fsspec_store import missing_package
 from windrow.sources.remote.paths import (
     UNFINISHED_MARKER,
     is_remote,
@@ -207,16 +205,7 @@ def _matches(pattern: str, options: dict[str, Any] | None, *marks: str) -> list[
 
 def _opened(url: str, options: dict[str, Any] | None) -> tuple[Any, str]:
     """Return the file system of a URL, and the path there."""
-    try:
-        fs, path = url_to_fs(url, **(options or {}))
-    except ImportError as error:
-        raise missing_package(f"inputs: reading {shown_url(url)}", url, error) from error
-    except Exception as error:  # each file system has its own for settings that it cannot take
-        kind = ReadError if isinstance(error, OSError) else ArgumentError
-        raise kind(
-            f"inputs: {shown_url(url)} cannot be opened: {Redaction(options).hide(str(error))}"
-        ) from safe_cause(error, options)
-    return fs, path
+    return file_system(url, options or {}, f"inputs: {shown_url(url)}", "reading", ReadError)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from windrow.converters.job.executor import run_here
 from windrow.converters.job.folder import (
@@ -31,6 +31,8 @@ from windrow.core.optional_imports import optional
 from windrow.core.progress import ShowProgress
 from windrow.errors import ArgumentError
 
+MEMORY_BYTES: Final = 512 << 20
+
 
 class RunOptions(TypedDict, total=False):
     """Options of all conversions for how they run; the output does not depend on them.
@@ -47,7 +49,10 @@ class RunOptions(TypedDict, total=False):
             `PipelineOptions`.
         progress: Whether to show progress (a bar on a terminal, log lines elsewhere; True by
             default), or a function that is called with a `windrow.progress.Progress`.
+        storage_options: Settings of the inputs' file system, as in fsspec.
         output_options: Settings of the output's file system, as in fsspec.
+        memory_bytes: The most memory that a process takes, its libraries included; 512 MiB by
+            default. Copying records one by one takes less.
     """
 
     overwrite: bool
@@ -56,7 +61,20 @@ class RunOptions(TypedDict, total=False):
     runner: object | None
     pipeline_options: object | None
     progress: ShowProgress
+    storage_options: Mapping[str, Any] | None
     output_options: Mapping[str, Any] | None
+    memory_bytes: int
+
+
+def memory_of(run: RunOptions, least: int | None = None, most: int | None = None) -> int:
+    """Return the memory that each process may take.
+
+    Raises:
+        ArgumentError: If it is not an integer from `least` to `most`.
+    """
+    memory_bytes = run.get("memory_bytes", MEMORY_BYTES)
+    check_integer("memory_bytes", memory_bytes, least, most)
+    return memory_bytes
 
 
 def planned(

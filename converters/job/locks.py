@@ -93,13 +93,13 @@ def _acquired(target: LocalTarget, path: str) -> filelock.BaseFileLock:
         except FileNotFoundError as error:  # another run has just ended and cleared up
             refused = error
         except OSError as error:
-            raise unwritable(target.root, error) from error
+            raise unwritable(target.url, error) from error
         else:
             return lock
     if isinstance(refused, FileNotFoundError):
-        raise unwritable(target.root, refused) from refused
+        raise unwritable(target.url, refused) from refused
     raise ConversionError(
-        f"output {target.root}: another run is writing this folder (it holds {path}); wait for"
+        f"output {target.url}: another run is writing this folder (it holds {path}); wait for"
         " it, or stop it: what it has finished is kept"
     ) from refused
 

@@ -23,6 +23,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import fsspec
 from fsspec.core import url_to_fs
 
 from windrow.core.redaction import Redaction, shown_url
@@ -169,15 +170,9 @@ class Target:
             fs.rm(path, recursive=True)
 
     def _at(self, name: str) -> tuple[Any, str]:
-        try:
-            fs, root = url_to_fs(self.url, **self.options)
-        except ImportError as error:
-            raise missing_package(f"output {self.shown()}: writing", self.url, error) from error
-        except Exception as error:  # each file system has its own for settings that it cannot take
-            kind = ConversionError if isinstance(error, OSError) else ArgumentError
-            raise kind(
-                f"output {self.shown()}: cannot be opened: {self._hide(error)}"
-            ) from self._cause(error)
+        fs, root = file_system(
+            self.url, self.options, f"output {self.shown()}", "writing", ConversionError
+        )
         return fs, f"{root.rstrip('/')}/{name}" if name else root.rstrip("/")
 
     @contextlib.contextmanager
@@ -216,52 +211,18 @@ class LocalTarget(Target):
     """A folder on a local disk, or on one that is mounted."""
 
     @property
-    def root(self) -> str:
-        """The path of the folder."""
-        return self.url
-
-    @property
     def local(self) -> str:
         return self.url
 
     def path(self, name: str) -> str:
         """The path of `name`."""
-        return os.path.join(self.root, *name.split("/")) if name else self.root
+        return os.path.join(self.url, *name.split("/")) if name else self.url
 
     def shown(self, name: str = "") -> str:
         return self.path(name)
 
-    def listed(self, name: str = "") -> list[str]:
-        try:
-            return sorted(os.listdir(self.path(name)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise ReadError(f"{self.path(name)}: cannot be listed: {error.strerror}") from error
-
-    def size(self, name: str) -> int | None:
-        path = self.path(name)
-        try:
-            return os.path.getsize(path) if os.path.isfile(path) else None
-        except OSError:
-            return None
-
-    def is_there(self, name: str) -> bool:
-        path = self.path(name)
-        return bool(os.listdir(path)) if os.path.isdir(path) else os.path.lexists(path)
-
-    def sizes(self, names: Iterable[str]) -> dict[str, int | None]:
-        return {name: self.size(name) for name in names}
-
-    def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes | None:
-        try:
-            with open(self.path(name), "rb") as file:
-                file.seek(start)
-                return file.read(-1 if stop is None else stop - start)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise ReadError(f"{self.path(name)}: cannot be read: {error.strerror}") from error
+    def _at(self, name: str) -> tuple[Any, str]:
+        return fsspec.filesystem("file"), self.path(name)
 
     def write(self, name: str, data: Bytes) -> None:
         with self.incoming(name) as temporary:
@@ -334,7 +295,7 @@ class LocalTarget(Target):
             with _removing(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.remove(path)
             parent = os.path.dirname(path)
-            while parent != self.root:
+            while parent != self.url:
                 try:
                     os.rmdir(parent)
                 except OSError:  # not empty, or not there
@@ -356,10 +317,10 @@ class LocalTarget(Target):
             ConversionError: If a link on the way to it leads out of the target.
         """
         path = self.path(name)
-        root, folder = os.path.realpath(self.root), os.path.realpath(os.path.dirname(path))
+        root, folder = os.path.realpath(self.url), os.path.realpath(os.path.dirname(path))
         if os.path.commonpath([root, folder]) != root:
             raise ConversionError(
-                f"output {self.root}: {name} lies behind a link to {folder}, outside of it, where"
+                f"output {self.url}: {name} lies behind a link to {folder}, outside of it, where"
                 " nothing is written or removed; convert into another folder"
             )
         return path
@@ -396,6 +357,27 @@ def target_of(
     if os.path.exists(root) and not os.path.isdir(root):
         raise ConversionError(f"output {root}: is a file; name a folder")
     return LocalTarget(root)
+
+
+def file_system(
+    url: str, options: Mapping[str, Any], what: str, doing: str, kind: type[WindrowError]
+) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path there.
+
+    Raises:
+        MissingExtraError: If no package for its protocol is installed, for `doing` something.
+        WindrowError: If it cannot be opened, of this `kind`; the message begins with `what`.
+        ArgumentError: If it does not take the options.
+    """
+    try:
+        fs, path = url_to_fs(url, **options)
+    except ImportError as error:
+        raise missing_package(f"{what}: {doing}", url, error) from error
+    except Exception as error:  # each file system has its own for settings that it cannot take
+        raised = kind if isinstance(error, OSError) else ArgumentError
+        why = Redaction(options).hide(str(error))
+        raise raised(f"{what}: cannot be opened: {why}") from safe_cause(error, options)
+    return fs, path
 
 
 def safe_cause(error: Exception, options: Mapping[str, Any] | None) -> Exception | None:

@@ -34,6 +34,7 @@ from windrow.converters.records.record_writing import (
     copied,
     distinct_names,
     finish_files,
+    stem_and_shard,
     writing_stage,
 )
 from windrow.converters.records.tfrecord import without_gzip
@@ -41,7 +42,6 @@ from windrow.sources.signatures import TFRECORD
 
 # The function that names files by a prefix.
 MATCH_SHARDS: Final = "convert_tf_to_arrayrecord_disk_match_shards"
-_SHARD = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX = re.compile(r"\.tfrecords?")
 
 
@@ -52,7 +52,6 @@ def tfrecord_to_array_record(
     *,
     writer_options: str = WRITER_OPTIONS,
     max_bad_records: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert TFRecord files to ArrayRecord files, one to one.
@@ -72,7 +71,6 @@ def tfrecord_to_array_record(
         max_bad_records: The most records, of all inputs, that may have a wrong checksum. They are
             left out, and listed in the manifest. If the length of a record is damaged too, the
             records after it cannot be found, and that is always an error.
-        storage_options: Settings of the inputs' file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -96,7 +94,7 @@ def tfrecord_to_array_record(
         >>> manifest.records, [file.name for file in manifest.files]
         (4, ['a.array_record', 'b.array_record'])
     """
-    return file_to_file(inputs, writer_options, max_bad_records, storage_options)
+    return file_to_file(inputs, writer_options, max_bad_records, run.get("storage_options"))
 
 
 def file_to_file(
@@ -154,8 +152,7 @@ def _numbered(prefix: str, files: int) -> list[str]:
 
 
 def _output_name(name: str) -> str:
-    match = _SHARD.fullmatch(without_gzip(name))
-    stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
+    stem, shard = stem_and_shard(without_gzip(name))
     found = list(_SUFFIX.finditer(stem))
     if not found:
         return f"{stem}.array_record{shard}"

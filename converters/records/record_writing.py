@@ -1,8 +1,7 @@
 """Writing ArrayRecord files, for all conversions to them.
 
-`BatchWriter`, of the native core, writes them if it knows the options: it compresses and hashes some MB
-of records on all cores without the GIL. Otherwise the package's ArrayRecordWriter does, in twice the
-time. Both write the same bytes for the same records and options, if both compress alike.
+The native core writes them if it knows the options: it compresses and hashes some MB of records on all
+cores without the GIL. Otherwise the package's ArrayRecordWriter does, in twice the time. Both write the same bytes for the same records and options, if both compress alike.
 
 Invariant: a file counts as written only when its footer, read back, counts as many records as were
 given to its writer; records that were left out as damaged are never more than was allowed.
@@ -38,6 +37,7 @@ from windrow.converters.records.record_files import Lose, RecordFormat
 from windrow.core.native import native
 from windrow.errors import ArgumentError, ConversionError, ReadError
 from windrow.sources.base import IntArray
+from windrow.sources.signatures import parts_of_name
 
 FORMAT: Final = "array_record"
 WRITER_OPTIONS: Final = "group_size:1,zstd:3"
@@ -109,7 +109,7 @@ def write_file(
         ConversionError: If the file cannot be written.
     """
     options = options_of(writer_options) if native() is not None else None
-    with folder.incoming(name) as path:
+    with folder.target.incoming(name) as path:
         with _turns:
             records = _write(path, batches, options or writer_options)
         return folder.publish(path, name, records=records)
@@ -117,12 +117,9 @@ def write_file(
 
 def _write(path: str, batches: Iterable[Sequence[bytes]], options: Options | str) -> int:
     records = 0
-    writer: BatchWriter | _PackageWriter
     with _writing(path):
-        if isinstance(options, Options):
-            writer = BatchWriter(path, options)
-        else:
-            writer = _PackageWriter(path, options)
+        make: Any = core_writer if isinstance(options, Options) else _PackageWriter
+        writer = make(path, options)
     try:
         with growing(path) as grew:
             for batch in batches:
@@ -147,7 +144,7 @@ def _write(path: str, batches: Iterable[Sequence[bytes]], options: Options | str
 
 
 class _PackageWriter:
-    """ArrayRecordWriter with the methods of `BatchWriter`, for options that the latter refuses."""
+    """ArrayRecordWriter with the methods of the core's writer, for options that the latter refuses."""
 
     def __init__(self, path: str, writer_options: str) -> None:
         self._writer = ArrayRecordWriter(path, writer_options)
@@ -177,6 +174,12 @@ def _writing(path: str) -> Iterator[None]:
 def shard_names(stem: str, files: int) -> list[str]:
     """The names of a set of files: `x.array_record-00000-of-00004` of the stem `x`."""
     return [f"{stem}.array_record-{at:05}-of-{files:05}" for at in range(files)]
+
+
+def stem_and_shard(name: str) -> tuple[str, str]:
+    """Return the name of a file without its place in a numbered set, and that place; '' for none."""
+    stem, mark, shard = parts_of_name(name)
+    return stem + mark, shard
 
 
 def common_stem(stems: Iterable[str]) -> str:
@@ -254,43 +257,13 @@ def options_of(writer_options: str) -> Options | None:
     return Options(group, _ZSTD, int(packing or 3), int(found.get("window") or 20))
 
 
-class BatchWriter:
-    """Writes one local file; it needs the native core.
-
-    Args:
-        path: The file, which is written anew.
-        options: Its options.
-
-    Raises:
-        OSError, RuntimeError: From every method, if the file cannot be written.
-    """
-
-    def __init__(self, path: str, options: Options) -> None:
-        core = native()
-        if core is None:
-            raise ArgumentError("BatchWriter: the native core is missing; build it")
-        codec = "" if options.codec == _PLAIN else options.codec
-        self._writer = core.ArrayRecordFileWriter(
-            path,
-            options.group,
-            codec,
-            options.level,
-            options.window_log,
-            options.text,
-            HELD_BYTES,
-        )
-
-    def write(self, records: Sequence[bytes]) -> None:
-        """Add records, in their order."""
-        self._writer.write(records)
-
-    def close(self) -> None:
-        """Write the held records and the index, which make it a file of ArrayRecord."""
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Leave the file as it is, unfinished."""
-        self._writer.abandon()
+def core_writer(path: str, options: Options) -> Any:
+    """Return the native core's writer of a local file, with the methods of `_PackageWriter`."""
+    codec = "" if options.codec == _PLAIN else options.codec
+    core: Any = native()
+    return core.ArrayRecordFileWriter(
+        path, options.group, codec, options.level, options.window_log, options.text, HELD_BYTES
+    )
 
 
 # The stage that writes files of records, and the end of the conversion.

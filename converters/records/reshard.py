@@ -27,16 +27,15 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.converters.job.declared import declared
-from windrow.converters.job.folder import FinishedPart, OutputFolder, output_file
+from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Paths, find_inputs
-from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.job import RunOptions, memory_of, planned
 from windrow.converters.job.manifest import OutputFile
 from windrow.converters.job.stages import (
     Conversion,
     ConversionStage,
     Expected,
     Steps,
-    check_integer,
     known,
     part_stage,
 )
@@ -68,7 +67,6 @@ from windrow.errors import ConversionError
 from windrow.sources.signatures import ARRAY_RECORD, parts_of_name
 from windrow.transforms.orders import shuffled
 
-MEMORY_BYTES: Final = 512 << 20
 LEAST_MEMORY_BYTES: Final = 1 << 16
 MOST_MEMORY_BYTES: Final = 1 << 62
 
@@ -81,9 +79,7 @@ def array_record_to_array_record(
     writer_options: str = WRITER_OPTIONS,
     files: int | None = None,
     shuffle_seed: int | None = None,
-    memory_bytes: int = MEMORY_BYTES,
     max_bad_records: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Write the records of ArrayRecord files anew: in other groups, files, or another order.
@@ -104,12 +100,10 @@ def array_record_to_array_record(
             `windrow.MapDataset.source(inputs).shuffle(shuffle_seed)[i]` is, whatever the other
             arguments. During the run, the output's work folder holds the records without
             compression: the disk needs room for them as they are in memory, and for the output.
-        memory_bytes: The most memory that a process takes for a shuffle, its libraries included,
-            which need some 250 MB of it. It holds if no record is larger than a sixteenth of the
-            rest.
+            Libraries need some 250 MB of `memory_bytes`. It holds if no record is larger than a
+            sixteenth of the rest.
         max_bad_records: The most records, of all inputs, that may be damaged. They are left out, and
             listed in the manifest. A damaged group costs all of its records.
-        storage_options: Settings of the inputs' file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -136,8 +130,9 @@ def array_record_to_array_record(
         [25, 25, 25, 25]
     """
     check_writer_options(writer_options)
-    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
-    sources = find_inputs(inputs, storage_options=storage_options, marks=ARRAY_RECORD.marks)
+    memory_bytes = memory_of(run, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
+    options = run.get("storage_options")
+    sources = find_inputs(inputs, storage_options=options, marks=ARRAY_RECORD.marks)
     reader = files_of("array_record")
     found = tuple(reader.count(sources))
     # Memory and bad records do not belong to the plan: the files would be the same.
@@ -353,17 +348,14 @@ class Shuffle:
         np.cumsum(lengths + 2 * _NUMBER_BYTES, out=sizes[1:])
         # Bucket starts, after the table; each bucket begins with its count.
         table = sizes[cuts] + _NUMBER_BYTES * (len(cuts) + np.arange(len(cuts)))
-        with folder.incoming(name) as path:
-            with open(path, "wb") as file:
-                file.write(table.astype("<i8").tobytes())
-                for begin, end in itertools.pairwise(cuts.tolist()):
-                    count = np.array([end - begin], np.int64)
-                    numbers = np.concatenate([count, places[begin:end], lengths[begin:end]])
-                    file.write(numbers.astype("<i8").tobytes())
-                    file.writelines(held[at] for at in order[begin:end].tolist())
-            run = output_file(path, name, records=len(held))
-            folder.target.put(path, name)
-            return run
+        with folder.left(name) as file:
+            file.write(table.astype("<i8").tobytes())
+            for begin, end in itertools.pairwise(cuts.tolist()):
+                count = np.array([end - begin], np.int64)
+                numbers = np.concatenate([count, places[begin:end], lengths[begin:end]])
+                file.write(numbers.astype("<i8").tobytes())
+                file.write(b"".join([held[at] for at in order[begin:end].tolist()]))
+            return file.finished(records=len(held))
 
     # The second pass.
 

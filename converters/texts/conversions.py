@@ -15,15 +15,15 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Unpack
 
 from windrow.converters.job.declared import declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import Input, Paths
-from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.job import MEMORY_BYTES, RunOptions, memory_of, planned
 from windrow.converters.job.manifest import ConversionPlan, Manifest
-from windrow.converters.job.stages import Conversion, Steps, check_integer
+from windrow.converters.job.stages import Conversion, Steps
 from windrow.converters.records.record_files import Counted, RowRange, cut, reporting_changes
 from windrow.converters.records.record_writing import (
     FORMAT,
@@ -34,6 +34,7 @@ from windrow.converters.records.record_writing import (
     common_stem,
     distinct_names,
     shard_names,
+    stem_and_shard,
     writing_stage,
 )
 from windrow.converters.texts.fields import LINE, TOKENS
@@ -42,7 +43,6 @@ from windrow.converters.texts.lines import is_compressed, without_compression
 from windrow.converters.texts.tokens import Tokens, refuse_no_tokens
 from windrow.converters.zarr.decoding import decoded
 from windrow.converters.zarr.example_encode import encode_examples
-from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.records_work import RecordsWork, noted_inputs, places_of_cuts
 from windrow.converters.zarr.rows import Described, Features, Storage
 from windrow.errors import ArgumentError
@@ -53,7 +53,6 @@ from windrow.sources.zarr.names import OFFSETS, TOKENIZER, VALUES
 FILE_BYTES: Final = 256 << 20
 # Records that are decoded at a time.
 _BLOCK_BYTES: Final = 4 << 20
-_SHARD: Final = re.compile(r"(?P<stem>.*?)(?P<shard>-\d+-of-\d+)?")
 _SUFFIX: Final = re.compile(r"\.(jsonl|ndjson|json|parquet)\Z", re.IGNORECASE)
 
 
@@ -71,8 +70,6 @@ def json_lines_to_zarr(
     shard_rows: int | None = None,
     codecs: str = "zstd:1",
     max_bad_records: int = 0,
-    memory_bytes: int = MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     r"""Convert JSON Lines files to one Zarr v3 group: tokens of a document, or an array for each field.
@@ -87,7 +84,9 @@ def json_lines_to_zarr(
 
     Plain files are read in parallel, in parts. A file whose name ends in `.gz`, `.gzip`, `.zst` or
     `.zstd` has to be read from its beginning: if all arrays are ragged, each of these is one unit of
-    work, so that many files are better than one.
+    work, so that many files are better than one. `memory_bytes` holds if no document is larger than
+    some megabytes: a token takes some 100 bytes while it is made. `storage_options` are for the
+    tokenizer too.
 
     Args:
         inputs: A path, glob, folder (of files with `.jsonl` or `.ndjson` in their names) or URL, or a
@@ -109,9 +108,6 @@ def json_lines_to_zarr(
             a field that is taken, or with a value of another type there. They are left out, and listed
             in the manifest; later ones move up. All lines are then parsed twice. A compressed file
             that is damaged is always an error.
-        memory_bytes: The most memory that a process takes, its libraries included. It holds if no
-            document is larger than some megabytes: a token takes some 100 bytes while it is made.
-        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -136,10 +132,10 @@ def json_lines_to_zarr(
         >>> ZarrDataSource(f"{folder}/a.zarr")[1]
         {'id': np.int64(8), 'place': array([2., 3.])}
     """
-    asked = TextRequest(inputs, field, tokenizer, end_token, storage_options, names)
+    asked = TextRequest(inputs, field, tokenizer, end_token, run.get("storage_options"), names)
     work = json_lines_work(asked, features=features, skip_bad=max_bad_records > 0)
     storage = Storage(chunk_rows, shard_rows, codecs)
-    return _zarr_conversion("json_lines_to_zarr", work, storage, max_bad_records, memory_bytes)
+    return _zarr_conversion("json_lines_to_zarr", work, storage, max_bad_records, run)
 
 
 @declared
@@ -155,8 +151,6 @@ def parquet_to_zarr(
     shard_rows: int | None = None,
     codecs: str = "zstd:1",
     max_bad_records: int = 0,
-    memory_bytes: int = MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert Parquet files to one Zarr v3 group: tokens of a document, or an array for each field.
@@ -176,21 +170,22 @@ def parquet_to_zarr(
         >>> ZarrDataSource(f"{folder}/a.zarr")[1]
         {'id': np.int64(8)}
     """
-    work = parquet_work(TextRequest(inputs, field, tokenizer, end_token, storage_options, names))
+    work = parquet_work(
+        TextRequest(inputs, field, tokenizer, end_token, run.get("storage_options"), names)
+    )
     storage = Storage(chunk_rows, shard_rows, codecs)
-    return _zarr_conversion("parquet_to_zarr", work, storage, max_bad_records, memory_bytes)
+    return _zarr_conversion("parquet_to_zarr", work, storage, max_bad_records, run)
 
 
 def _zarr_conversion(
-    name: str, texts: TextWork, storage: Storage, max_bad_records: int, memory_bytes: int
+    name: str, texts: TextWork, storage: Storage, max_bad_records: int, run: RunOptions
 ) -> Conversion:
-    check_integer("memory_bytes", memory_bytes)
     known = Described(texts.decoder.features)
     work = texts.counting(
         dataclasses.replace(known, arrays=_noted(texts.tokens)),
         storage,
         max_bad_records,
-        memory_bytes,
+        memory_of(run),
     )
     settings = {**texts.to_json(), **known.to_json()}
     return work.conversion(name, settings, functools.partial(_finish_arrays, work, texts.tokens))
@@ -234,7 +229,6 @@ def json_lines_to_array_record(
     writer_options: str = WRITER_OPTIONS,
     files: int | None = None,
     max_bad_records: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     r"""Convert JSON Lines files to ArrayRecord files: lines, the text of a field, or tokens.
@@ -258,7 +252,6 @@ def json_lines_to_array_record(
         writer_options: Options of ArrayRecordWriter.
         files: Number of files of about the same number of records; compressed files are not cut.
         max_bad_records: As for `json_lines_to_zarr`.
-        storage_options: Settings of the file system of inputs and tokenizer, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -284,7 +277,7 @@ def json_lines_to_array_record(
         b'two'
     """
     check_writer_options(writer_options)
-    asked = TextRequest(inputs, field, tokenizer, end_token, storage_options)
+    asked = TextRequest(inputs, field, tokenizer, end_token, run.get("storage_options"))
     texts = json_lines_work(asked, whole_lines=True)
     parts = list(map(_parts, texts.found))
     return _records_conversion(
@@ -304,7 +297,6 @@ def parquet_to_array_record(
     writer_options: str = WRITER_OPTIONS,
     files: int | None = None,
     max_bad_records: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert Parquet files to ArrayRecord files: Examples of rows, the text of a field, or tokens.
@@ -321,7 +313,9 @@ def parquet_to_array_record(
         raise ArgumentError(
             "a record is the text of field, or an Example of names; give one of them"
         )
-    texts = parquet_work(TextRequest(inputs, field, tokenizer, end_token, storage_options, names))
+    texts = parquet_work(
+        TextRequest(inputs, field, tokenizer, end_token, run.get("storage_options"), names)
+    )
     parts = [1] * len(texts.found)
     return _records_conversion(
         "parquet_to_array_record", texts, parts, writer_options, files, max_bad_records
@@ -385,8 +379,7 @@ def file_names(found: Sequence[Input], parts: Sequence[int]) -> list[str]:
 
 def _parted(name: str) -> tuple[str, str]:
     """Return a name without endings, and its place in a numbered set."""
-    match = _SHARD.fullmatch(without_compression(name))
-    stem, shard = (match["stem"], match["shard"] or "") if match else (name, "")
+    stem, shard = stem_and_shard(without_compression(name))
     return _SUFFIX.sub("", stem) or "records", shard
 
 

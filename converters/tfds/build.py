@@ -46,7 +46,7 @@ FOLDER: Final = "zarr"
 # The second is the first, built every night.
 _PACKAGES: Final = ("tensorflow-datasets", "tfds-nightly")
 _STORAGE: Final = ("chunk_rows", "shard_rows", "codecs")
-_SETTINGS: Final = tuple(name for name in tfds_to_zarr.settings if name != "storage_options")
+_SETTINGS: Final = (*tfds_to_zarr.settings, "memory_bytes")
 # TensorFlow may be in the process, too.
 _MEMORY_BYTES: Final = 344 << 20
 _PURPOSE: Final = "building datasets"

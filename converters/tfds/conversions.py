@@ -22,7 +22,7 @@ import numpy as np
 from windrow.converters.job.declared import declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import find_inputs
-from windrow.converters.job.job import RunOptions, planned
+from windrow.converters.job.job import MEMORY_BYTES, RunOptions, memory_of, planned
 from windrow.converters.job.manifest import ConversionPlan, Manifest
 from windrow.converters.job.stages import Conversion, ConversionStage, Expected, Report
 from windrow.converters.job.targets import Target, target_of
@@ -31,7 +31,6 @@ from windrow.converters.records.record_files import files_of
 from windrow.converters.records.record_writing import WRITER_OPTIONS
 from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.tfds.arrays import TfdsArrays
-from windrow.converters.zarr.from_records import MEMORY_BYTES
 from windrow.converters.zarr.layout import METADATA, metadata_files
 from windrow.converters.zarr.records_work import Group, RecordsWork, in_order
 from windrow.converters.zarr.rows import (
@@ -72,8 +71,6 @@ def tfds_to_zarr(
     chunk_rows: int | None = None,
     shard_rows: int | None = None,
     codecs: str = "zstd:1",
-    memory_bytes: int = MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert a folder that tfds built to Zarr v3 groups, `OUTPUT/train`, `OUTPUT/test`, ...
@@ -93,8 +90,6 @@ def tfds_to_zarr(
         chunk_rows: As for `array_record_to_zarr`, and so are the rest.
         shard_rows: Rows per shard.
         codecs: Such as 'zstd:1'.
-        memory_bytes: The most memory that a process takes.
-        storage_options: Settings of the folder's file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -109,9 +104,10 @@ def tfds_to_zarr(
         MissingExtraError: If what is needed is not installed.
     """
     storage = Storage(chunk_rows, shard_rows, codecs)
-    wanted = Wanted(splits, names, images, storage, memory_bytes)
-    found = one_folder(folder, storage_options, what=_WHAT)
-    return folder_conversion(found, wanted, storage_options=storage_options)
+    wanted = Wanted(splits, names, images, storage, memory_of(run))
+    options = run.get("storage_options")
+    found = one_folder(folder, options, what=_WHAT)
+    return folder_conversion(found, wanted, storage_options=options)
 
 
 def one_folder(inputs: Any, storage_options: Mapping[str, Any] | None, *, what: str) -> TfdsFolder:
@@ -450,9 +446,7 @@ def tfds_to_array_record(
     writer_options: str = WRITER_OPTIONS,
     files: int | None = None,
     shuffle_seed: int | None = None,
-    memory_bytes: int = MEMORY_BYTES,
     max_bad_records: int = 0,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert one split, as `array_record_to_array_record` and `tfrecord_to_array_record` do.
@@ -464,9 +458,7 @@ def tfds_to_array_record(
         writer_options: As for `array_record_to_array_record`.
         files: As there; for datasets in ArrayRecord form alone.
         shuffle_seed: As there; for datasets in ArrayRecord form alone.
-        memory_bytes: As there.
         max_bad_records: As there.
-        storage_options: Settings of the folder's file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -479,7 +471,8 @@ def tfds_to_array_record(
         SourceError: If the files are of another format.
         ConversionError: If tfds has not finished the folder.
     """
-    dataset = one_folder(folder, storage_options, what=_TO_RECORDS)
+    options, memory_bytes = run.get("storage_options"), memory_of(run)
+    dataset = one_folder(folder, options, what=_TO_RECORDS)
     file_format = format_of(dataset, what=_TO_RECORDS)
     found = dataset.files(_split(dataset, splits), file_format)
     if file_format == ARRAY_RECORD:
@@ -490,7 +483,7 @@ def tfds_to_array_record(
             shuffle_seed=shuffle_seed,
             memory_bytes=memory_bytes,
             max_bad_records=max_bad_records,
-            storage_options=storage_options,
+            storage_options=options,
         )
     for name, value in (("files", files), ("shuffle_seed", shuffle_seed)):
         if value is not None:
@@ -498,7 +491,7 @@ def tfds_to_array_record(
                 f"{_TO_RECORDS}: {name} is for ArrayRecord, and {dataset.shown} is of format {file_format};"
                 " convert it without, and what comes out once more"
             )
-    return file_to_file(found, writer_options, max_bad_records, storage_options)
+    return file_to_file(found, writer_options, max_bad_records, options)
 
 
 def _split(folder: TfdsFolder, splits: Sequence[str] | None) -> str:

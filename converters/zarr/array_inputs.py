@@ -229,36 +229,27 @@ _UNCHUNKED_BYTES: Final = 1 << 20
 class XarrayFile:
     """A file that xarray opens when it is first read. Picklable, thread-safe."""
 
-    def __init__(
-        self, url: str, engine: str | None, storage_options: Mapping[str, Any] | None
-    ) -> None:
-        self.url, self._engine, self._options = url, engine, storage_options
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+        self.url, self._options = url, storage_options
         self._opened: Any = None
         # The libraries of HDF5 and NetCDF take one call at a time.
         self.lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return XarrayFile, (self.url, self._engine, self._options)
+        return XarrayFile, (self.url, self._options)
 
     def dataset(self) -> Any:
         """The open dataset; hold `lock`.
 
         Raises:
-            ArgumentError: If xarray has no such engine.
             ReadError: If it cannot be opened.
             MissingExtraError: If a package is missing.
         """
         if self._opened is None:
             xarray = optional("xarray", "converting what xarray opens", "netcdf")
-            engines = xarray.backends.list_engines()
-            if self._engine is not None and self._engine not in engines:
-                raise ArgumentError(
-                    f"engine={self._engine!r} is not one of the engines that xarray has here:"
-                    f" {', '.join(sorted(engines))}"
-                )
             try:
                 self._opened = xarray.open_dataset(
-                    self._file(), engine=self._engine, cache=False, chunks=None, **_AS_STORED
+                    self._file(), cache=False, chunks=None, **_AS_STORED
                 )
             except MissingExtraError:
                 raise
@@ -330,7 +321,7 @@ def find_variables(
         The variables, the attributes, and what labels which: all variables as `labels_of` takes them.
 
     Raises:
-        ArgumentError: If a name is not there, or xarray has no such engine.
+        ArgumentError: If a name is not there.
         SourceError: If there are no arrays, or one has a dtype without a counterpart in Zarr.
     """
     with file.lock:

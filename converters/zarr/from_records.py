@@ -6,13 +6,12 @@ Invariant: row `i` of every array is record `i` of all inputs, not counting bad 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any, Final, Literal, Unpack
+from typing import Literal, Unpack
 
 from windrow.converters.job.declared import declared
 from windrow.converters.job.inputs import Paths, find_inputs
-from windrow.converters.job.job import RunOptions
-from windrow.converters.job.stages import Conversion, check_integer
+from windrow.converters.job.job import RunOptions, memory_of
+from windrow.converters.job.stages import Conversion
 from windrow.converters.records.record_files import files_of
 from windrow.converters.zarr.decoding import Decode, function_name
 from windrow.converters.zarr.records_work import RecordsWork
@@ -24,8 +23,6 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.errors import ArgumentError
 from windrow.sources import signatures
-
-MEMORY_BYTES: Final = 512 << 20
 
 
 @declared
@@ -39,8 +36,6 @@ def tfrecord_to_zarr(
     shard_rows: int | None = None,
     codecs: str = "zstd:1",
     max_bad_records: int = 0,
-    memory_bytes: int = MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert TFRecord files to one Zarr v3 group, an array for each feature.
@@ -77,8 +72,6 @@ def tfrecord_to_zarr(
             left out, and listed in the manifest; later ones move up. All records are then read and
             decoded twice. A TFRecord of damaged length is always an error: nothing after it can be
             found.
-        memory_bytes: The most memory that a process takes, its libraries included.
-        storage_options: Settings of the inputs' file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -105,16 +98,7 @@ def tfrecord_to_zarr(
         {'label': np.int64(2), 'weights': array([0.5, 2. ], dtype=float32)}
     """
     storage = Storage(chunk_rows, shard_rows, codecs)
-    return _conversion(
-        "tfrecord",
-        inputs,
-        features,
-        decode,
-        storage,
-        max_bad_records,
-        memory_bytes,
-        storage_options,
-    )
+    return _conversion("tfrecord", inputs, features, decode, storage, max_bad_records, run)
 
 
 @declared
@@ -128,8 +112,6 @@ def array_record_to_zarr(
     shard_rows: int | None = None,
     codecs: str = "zstd:1",
     max_bad_records: int = 0,
-    memory_bytes: int = MEMORY_BYTES,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Convert ArrayRecord files to one Zarr v3 group, an array for each feature.
@@ -154,16 +136,7 @@ def array_record_to_zarr(
         {'pair': array([2, 4], dtype=uint8)}
     """
     storage = Storage(chunk_rows, shard_rows, codecs)
-    return _conversion(
-        "array_record",
-        inputs,
-        features,
-        decode,
-        storage,
-        max_bad_records,
-        memory_bytes,
-        storage_options,
-    )
+    return _conversion("array_record", inputs, features, decode, storage, max_bad_records, run)
 
 
 def _conversion(
@@ -173,16 +146,13 @@ def _conversion(
     decode: Decode | None,
     storage: Storage,
     max_bad_records: int,
-    memory_bytes: int,
-    storage_options: Mapping[str, Any] | None,
+    run: RunOptions,
 ) -> Conversion:
     """Plan the conversion of inputs of a format; arguments and errors as for `tfrecord_to_zarr`."""
     if decode is not None and not callable(decode):
         raise ArgumentError(f"decode must be a function of the bytes of a record, got {decode!r}")
-    check_integer("memory_bytes", memory_bytes)
-    found = find_inputs(
-        inputs, storage_options=storage_options, marks=signatures.named(format).marks
-    )
+    memory_bytes, options = memory_of(run), run.get("storage_options")
+    found = find_inputs(inputs, storage_options=options, marks=signatures.named(format).marks)
     known = None if features is None else asked_for(features)
     if known is None and decode is None and format == "array_record":
         known = described_by_manifest(found)

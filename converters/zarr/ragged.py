@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -67,15 +67,13 @@ class Spool:
         self._folder, self._key, self._name = folder, key, name
         self._stack = contextlib.ExitStack()
         self._rows = self._items = 0
-        self._paths: dict[str, str] = {}
-        self._files: dict[str, IO[bytes]] = {}
 
     def __enter__(self) -> Spool:
         with contextlib.ExitStack() as stack:
-            for what in (VALUES, OFFSETS):
-                path = stack.enter_context(self._folder.incoming(f"{self._name}.{what}"))
-                self._paths[what] = path
-                self._files[what] = stack.enter_context(open(path, "wb"))
+            self._values, self._ends = (
+                stack.enter_context(self._folder.left(_data_name(self._folder, self._name, what)))
+                for what in (VALUES, OFFSETS)
+            )
             self._stack = stack.pop_all()
         return self
 
@@ -84,18 +82,16 @@ class Spool:
 
     def add(self, column: Ragged) -> None:
         """Add the next rows."""
-        values = np.ascontiguousarray(column.values).reshape(-1).view(np.uint8)
-        self._files[VALUES].write(values.data)
+        self._values.write(np.asarray(column.values).tobytes())
         ends = column.offsets[1:] + self._items
-        self._files[OFFSETS].write(ends.astype(_OFFSET).data)
+        self._ends.write(ends.astype(_OFFSET).tobytes())
         self._rows += len(column)
         self._items += len(column.values)
 
     def close(self) -> Spooled:
         """Give the files their names in the work folder; all rows are there."""
-        for what, path in self._paths.items():
-            self._files[what].close()
-            self._folder.target.put(path, self._folder.data_name(f"{self._name}.{what}"))
+        for file in (self._values, self._ends):
+            file.finished(records=self._rows)
         return Spooled(self._key, self._name, self._rows, self._items)
 
 
@@ -240,9 +236,13 @@ def _before(spooled: Sequence[Spooled]) -> list[tuple[int, int]]:
     )
 
 
+def _data_name(folder: OutputFolder, name: str, what: str) -> str:
+    return folder.data_name(f"{name}.{what}")
+
+
 def _read(folder: OutputFolder, spooled: Spooled, what: str, start: int, stop: int) -> bytes:
     try:
-        return folder.read_data(folder.data_name(f"{spooled.name}.{what}"), start, stop)
+        return folder.read_data(_data_name(folder, spooled.name, what), start, stop)
     except ConversionError:
         # The next run makes the part again.
         folder.forget(FinishedPart(spooled.key, 0, ()))

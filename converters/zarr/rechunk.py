@@ -19,36 +19,34 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Unpack
 
-import google_crc32c
 import numpy as np
 
 from windrow.converters.job.declared import declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import refuse_changed
-from windrow.converters.job.job import RunOptions
+from windrow.converters.job.job import RunOptions, memory_of
 from windrow.converters.job.manifest import (
     ConversionPlan,
     InputFile,
     Manifest,
-    OutputFile,
     is_own_name,
 )
 from windrow.converters.job.stages import (
     Conversion,
     Expected,
     Steps,
-    check_integer,
     part_stage,
 )
-from windrow.converters.job.targets import LocalTarget
-from windrow.converters.zarr.array_inputs import AnyArray, Cast, InputArray
+from windrow.converters.zarr.array_inputs import AnyArray, InputArray
 from windrow.converters.zarr.layout import METADATA, ArrayLayout, encode_parts, metadata_files
 from windrow.converters.zarr.rechunk_layout import (
     Axis,
+    AxisUse,
     Converted,
     Settings,
     Sizes,
     converted,
+    used_axes,
 )
 from windrow.converters.zarr.rechunk_plan import CellBox, RechunkPlan, plan_rechunk, runs
 from windrow.converters.zarr.rows import PROCESS_BYTES, stage_metadata
@@ -57,7 +55,6 @@ from windrow.core.threads import DaemonPool
 from windrow.errors import ArgumentError, ConversionError
 from windrow.sources.zarr.names import RAGGED
 
-MEMORY_BYTES: Final = 512 << 20
 _FORMAT: Final = "zarr"
 # Blocks at a time, so that one is read while another is written, unless memory is short.
 _AT_ONCE: Final = 2
@@ -74,16 +71,11 @@ def zarr_to_zarr(
     output: str | os.PathLike[str],
     *,
     arrays: Sequence[str] | Mapping[str, str] | None = None,
-    record_axis: Axis | Mapping[str, Axis] = None,
+    axes: Axis | Mapping[str | int, AxisUse] = None,
     chunks: Sizes | Mapping[str, Sizes] = None,
     shards: Sizes | Mapping[str, Sizes] = None,
     codecs: str | Mapping[str, str] = "zstd:1",
     dtype: str | Mapping[str, str] | None = None,
-    cast: Cast = "checked",
-    select: Mapping[str, slice] | None = None,
-    memory_bytes: int = MEMORY_BYTES,
-    engine: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Write the arrays of a Zarr store, or of a file that xarray opens, in chunks for training.
@@ -104,8 +96,9 @@ def zarr_to_zarr(
         arrays: Names of arrays, or of groups of them; or a dict from new names to names of arrays.
             None for all of them. What labels these arrays comes with them: coordinates, their bounds
             and grid mappings. Other settings are for such labels only if they name them.
-        record_axis: Number or name of the axis that counts records, which becomes the first one; a
-            dict for some arrays by their new names. None for the first.
+        axes: The name or number of the axis that counts records, which becomes the first one; None for
+            the first. Or a dict from axes to "records", to a slice, which takes a part of one, or to
+            a tuple of both.
         chunks: Records per chunk, or its size along every axis of the result: for all arrays that hold
             records, and not for coordinates. A dict of either is for the arrays that it names. A number
             for a dimension, `{"time": 24}`, is the size along it in all arrays that have it, as in
@@ -113,12 +106,8 @@ def zarr_to_zarr(
         shards: As `chunks`; 0 for no shards, so that every chunk is a file.
         codecs: 'zstd:1' (level 1), 'gzip:5', 'blosc:lz4:5' or 'none', or JSON as in Zarr v3; or a
             dict.
-        dtype: For all arrays of its kind (floats, integers), or a dict for some.
-        cast: 'checked' refuses values that the dtype cannot hold, 'unsafe' takes what comes.
-        select: The parts of axes to take, by names of axes.
-        memory_bytes: The most memory that a process takes, its libraries included.
-        engine: The engine of xarray, which then opens the source whatever its name ends in.
-        storage_options: Settings of the source's file system, as in fsspec.
+        dtype: For all arrays of its kind (floats, integers), or a dict for some. A value that does not
+            fit is an error, unless ':unsafe' follows, as in 'int16:unsafe', which takes what comes.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -144,33 +133,30 @@ def zarr_to_zarr(
         >>> zarr.open_array(f"{folder}/hours.zarr").chunks
         (1, 5, 6)
     """
-    if cast not in ("checked", "unsafe"):
-        raise ArgumentError(f"cast must be 'checked' or 'unsafe', got {cast!r}")
-    check_integer("memory_bytes", memory_bytes)
+    memory_bytes = memory_of(run)
     chosen = list(arrays.values()) if isinstance(arrays, Mapping) else arrays
     names = array_names(chosen, arrays, "or a dict from new names to names, ")
     find = functools.partial(
         find_arrays,
         source,
         names=names,
-        engine=engine,
-        storage_options=storage_options,
+        storage_options=run.get("storage_options"),
         labels=True,
     )
     inputs = find()
-    settings = Settings(record_axis, chunks, shards, codecs, dtype, select or {})
+    record_axis, select = used_axes(axes)
+    settings = Settings(record_axis, chunks, shards, codecs, dtype, select)
     named = _renamed(inputs.arrays, arrays)
     labels = _labels(named, inputs)
     named |= labels
     _check_new_names(named)
     found, records = converted(named, settings, apart=_ragged(inputs), labels=labels)
     plans, at_once = _planned(found, memory_bytes)
-    jobs = tuple(_RechunkedArray(*pair, cast) for pair in zip(found, plans, strict=True))
+    jobs = tuple(map(_RechunkedArray, found, plans))
     stored = dict(arrays) if isinstance(arrays, Mapping) else names
     stored_settings = {
         "conversion": "zarr_to_zarr",
         "arrays": stored,
-        "cast": cast,
         **settings.to_json(),
         **({"coordinates": list(labels)} if labels else {}),
     }
@@ -305,7 +291,6 @@ class _RechunkedArray:
 
     converted: Converted
     plan: RechunkPlan
-    cast: Cast
 
     @property
     def line(self) -> str:
@@ -325,7 +310,7 @@ class _RechunkedArray:
         out = np.empty(box.shape, found.layout.numpy_dtype)
         back = np.argsort(found.axes)
         first = [box.first[k] + s for k, s in zip(back, found.start, strict=True)]
-        found.source.read(first, out.transpose(back), decoders=self.plan.decoders, cast=self.cast)
+        found.source.read(first, out.transpose(back), decoders=self.plan.decoders, cast=found.cast)
         return out
 
     def nbytes(self, box: CellBox) -> int:
@@ -373,17 +358,11 @@ class _RechunkWork:
         """The first of two passes: the values of a box, sorted by the block they belong to."""
         job = self.jobs[item.job]
         values = job.values(item.box)
-        name = self._between(folder, item.job, item.box)
-        checksum, size_bytes = 0, 0
-        with folder.incoming(name) as path:
-            with open(path, "wb") as file:
-                for piece, _ in job.plan.pieces_of_read(item.box):
-                    for part, _ in runs(piece, _PART_BYTES // values.itemsize):
-                        data = values[part.within(item.box)].tobytes()
-                        checksum = google_crc32c.extend(checksum, data)
-                        size_bytes += file.write(data)
-            _put(folder, path, name)
-        return FinishedPart(item.key, 0, (OutputFile(name, size_bytes, 0, f"{checksum:08x}"),))
+        with folder.left(self._between(folder, item.job, item.box)) as file:
+            for piece, _ in job.plan.pieces_of_read(item.box):
+                for part, _ in runs(piece, _PART_BYTES // values.itemsize):
+                    file.write(values[part.within(item.box)].tobytes())
+            return FinishedPart(item.key, 0, (file.finished(records=0, lasting=False),))
 
     def write(self, folder: OutputFolder, item: _RechunkItem, steps: Steps) -> FinishedPart:
         """The second of two passes, or the only one: the files of a block."""
@@ -436,15 +415,6 @@ def _place(job: int, box: CellBox) -> str:
     """Return a name for a box of a job that says which cells it holds."""
     axes = zip(box.first, box.shape, strict=True)
     return "-".join([str(job), *(f"{first}+{size}" for first, size in axes)])
-
-
-def _put(folder: OutputFolder, path: str, name: str) -> None:
-    """Name an intermediate file. It need not survive a crash: a rerun checks its checksum."""
-    target = folder.target
-    if isinstance(target, LocalTarget):
-        target.move(os.path.relpath(path, target.root), name)
-    else:
-        target.put(path, name)
 
 
 def _rows_in_file(name: str, array: str, file_shape: Sequence[int], shape: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from windrow.converters.job.manifest import as_json
-from windrow.converters.zarr.array_inputs import Cells, InputArray, InputFacts
+from windrow.converters.zarr.array_inputs import Cast, Cells, InputArray, InputFacts
 from windrow.converters.zarr.chunk_codecs import ASSUMED_BYTES, codecs_of
 from windrow.converters.zarr.layout import (
     ArrayLayout,
@@ -33,6 +33,12 @@ _FILE_BYTES: Final = 128 << 20
 # Up to this many strings of any length are one chunk.
 _WHOLE_STRINGS: Final = 1 << 16
 
+# Behind a dtype: values that do not fit it are cast all the same.
+_UNSAFE: Final = ":unsafe"
+# What an axis becomes: the axis that counts records, a part of it, or both.
+RECORDS: Final = "records"
+AxisUse = str | slice | tuple[str | slice, ...]
+
 Axis = int | str | None
 Sizes = int | Sequence[int] | None
 
@@ -41,7 +47,7 @@ Sizes = int | Sequence[int] | None
 class Settings:
     """The settings of `zarr_to_zarr`."""
 
-    record_axis: Axis | Mapping[str, Axis] = None
+    record_axis: Axis = None
     chunks: Sizes | Mapping[str, Sizes] = None
     shards: Sizes | Mapping[str, Sizes] = None
     codecs: str | Mapping[str, str] = "zstd:1"
@@ -55,7 +61,9 @@ class Settings:
             name: [None if k is None else operator.index(k) for k in (s.start, s.stop)]
             for name, s in self.select.items()
         }
-        return {name: as_json(value) for name, value in found.items()}
+        texts = self.dtype.values() if isinstance(self.dtype, Mapping) else [self.dtype]
+        cast = max(map(_cast, texts), default="checked")  # unsafe, if any is
+        return {"cast": cast, **{name: as_json(value) for name, value in found.items()}}
 
     def of_named_arrays(self) -> Settings:
         """The settings for an array to which sizes for all arrays of records do not apply."""
@@ -63,6 +71,28 @@ class Settings:
         # No shards, by 0, are for every array.
         shards = self.shards if isinstance(self.shards, Mapping) or self.shards == 0 else None
         return dataclasses.replace(self, chunks=chunks, shards=shards)
+
+
+def used_axes(axes: Axis | Mapping[str | int, AxisUse]) -> tuple[Axis, dict[str, slice]]:
+    """Return the axis that counts records, and the parts of axes that are taken, by name.
+
+    Raises:
+        ArgumentError: If several are to count records, or one is neither a name nor a number.
+    """
+    named = axes if isinstance(axes, Mapping) else {} if axes is None else {axes: RECORDS}
+    uses = [
+        (axis, use)
+        for axis, given in named.items()
+        for use in (given if isinstance(given, tuple) else (given,))
+    ]
+    for axis, _ in uses:
+        if isinstance(axis, bool) or not isinstance(axis, str | int):
+            raise ArgumentError(f"axes: {axis!r} is neither a number nor a name of an axis")
+    records = [axis for axis, use in uses if use == RECORDS]
+    if len(records) > 1:
+        raise ArgumentError(f"axes: one axis counts records, got {', '.join(map(repr, records))}")
+    parts: dict[Any, Any] = {axis: use for axis, use in uses if use != RECORDS}
+    return next(iter(records), None), parts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,12 +104,14 @@ class Converted:
         axes: Axis `k` of the target is axis `axes[k]` of the source.
         start: The first cell that is taken, in the source's axes.
         layout: The layout in the target.
+        cast: Whether a value that the dtype of the target cannot hold is an error.
     """
 
     source: InputArray
     axes: Cells
     start: Cells
     layout: ArrayLayout
+    cast: Cast = "checked"
 
     @property
     def grids(self) -> Grids:
@@ -170,14 +202,15 @@ def converted(
     for item in taken:
         own = settings if item.name in sized else settings.of_named_arrays()
         sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, own)
-        found.append(Converted(item.source, item.axes, item.start, _layout(item, sizes, settings)))
+        layout, cast = _layout(item, sizes, settings), _cast(_of(settings.dtype, item.name, None))
+        found.append(Converted(item.source, item.axes, item.start, layout, cast))
     return found, records
 
 
 def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
     there = {dim for array in arrays.values() for dim in array.facts.dims if dim}
     named = ", ".join(sorted(there))
-    for field in ("record_axis", "chunks", "shards", "codecs", "dtype"):
+    for field in ("chunks", "shards", "codecs", "dtype"):
         value = getattr(settings, field)
         along = there if field in ("chunks", "shards") else set()
         for name in value if isinstance(value, Mapping) else ():
@@ -189,16 +222,14 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
     for dim in settings.select:
         if dim not in there:
             names = named or "none: the axes of these arrays have no names to select by"
-            raise ArgumentError(f"select: dimension {dim!r} is not there; there are {names}")
+            raise ArgumentError(f"axes: dimension {dim!r} is not there; there are {names}")
     axis = settings.record_axis
     if isinstance(axis, str) and axis not in there:
         names = named or "none: give the number of the axis"
-        raise ArgumentError(f"record_axis: dimension {axis!r} is not there; there are {names}")
+        raise ArgumentError(f"axes: dimension {axis!r} is not there; there are {names}")
     ranks = {len(array.facts.shape) for array in arrays.values()}
     if isinstance(axis, int) and not any(-rank <= axis < rank for rank in ranks):
-        raise ArgumentError(
-            f"record_axis={axis} is not an axis of any array; they have {_axes(ranks)}"
-        )
+        raise ArgumentError(f"axes: {axis} is not an axis of any array; they have {_axes(ranks)}")
 
 
 def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
@@ -265,7 +296,7 @@ def _taken(
 ) -> _SelectedArray:
     facts = array.facts
     rank = len(facts.shape)
-    first = _axis(name, facts, _of(settings.record_axis, name, None), settings)
+    first = _axis(facts, settings.record_axis)
     axes = () if not rank else (first, *(k for k in range(rank) if k != first))
     spans = [range(size) for size in facts.shape]
     for k, dim in enumerate(facts.dims):
@@ -285,47 +316,36 @@ def _taken(
     )
 
 
-def _axis(name: str, facts: InputFacts, axis: Axis, settings: Settings) -> int:
+def _axis(facts: InputFacts, axis: Axis) -> int:
     """Return the axis that counts records: the named one, or the first if an array lacks it."""
     rank = len(facts.shape)
-    own = isinstance(settings.record_axis, Mapping) and name in settings.record_axis
     if isinstance(axis, str):
-        if axis in facts.dims:
-            return facts.dims.index(axis)
-        fits = False
-    elif axis is None or isinstance(axis, bool) or not isinstance(axis, int):
-        if axis is not None:
-            raise ArgumentError(f"record_axis must be a number or a name of an axis, got {axis!r}")
-        return 0
-    else:
-        fits = -rank <= axis < rank
-    if fits:
-        return int(axis) % rank
-    if own:
-        raise ArgumentError(
-            f"record_axis={axis!r} is not an axis of array {name!r} of shape {list(facts.shape)}"
-        )
-    return 0
+        return facts.dims.index(axis) if axis in facts.dims else 0
+    return axis % rank if axis is not None and -rank <= axis < rank else 0
 
 
 def _span(dim: str, wanted: slice, size: int) -> range:
     if not isinstance(wanted, slice) or wanted.step not in (None, 1):
-        raise ArgumentError(f"select: {dim!r} must be a slice without a step, got {wanted!r}")
+        raise ArgumentError(
+            f'axes: {dim!r} must be "records" or a slice without a step, or a tuple of both, got'
+            f" {wanted!r}"
+        )
     try:
         start, stop, _ = wanted.indices(size)
     except TypeError as error:
         raise ArgumentError(
-            f"select: {dim!r}: {wanted!r} has bounds that are not integers"
+            f"axes: {dim!r}: {wanted!r} has bounds that are not integers"
         ) from error
     return range(start, max(start, stop))
 
 
 def _dtype(name: str, facts: InputFacts, settings: Settings) -> np.dtype[Any]:
-    wanted = _of(settings.dtype, name, None)
-    if wanted is None:
+    text = _of(settings.dtype, name, None)
+    if text is None:
         return facts.dtype
-    if not isinstance(wanted, str) or wanted not in DTYPES:
-        raise ArgumentError(f"dtype {wanted!r} is not one of {', '.join(DTYPES)}")
+    wanted = _without_cast(text)
+    if wanted not in DTYPES:
+        raise ArgumentError(f"dtype {text!r} is not one of {', '.join(DTYPES)}")
     if facts.is_string:
         if isinstance(settings.dtype, Mapping):
             raise ArgumentError(f"dtype: array {name!r} holds strings, which are not cast")
@@ -340,7 +360,16 @@ def _dtype(name: str, facts: InputFacts, settings: Settings) -> np.dtype[Any]:
 
 
 def _wanted_kind(item: _SelectedArray, settings: Settings) -> bool:
-    return _kind(item.source.facts.dtype) == _kind(numpy_dtype(str(settings.dtype)))
+    return _kind(item.source.facts.dtype) == _kind(numpy_dtype(_without_cast(settings.dtype)))
+
+
+def _cast(dtype: object) -> Cast:
+    """Return how values become a dtype that was asked for."""
+    return "unsafe" if isinstance(dtype, str) and dtype.endswith(_UNSAFE) else "checked"
+
+
+def _without_cast(dtype: object) -> str:
+    return dtype.removesuffix(_UNSAFE) if isinstance(dtype, str) else ""
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

@@ -20,9 +20,9 @@ import numpy as np
 from windrow.converters.job.declared import MOST_FILES, declared
 from windrow.converters.job.folder import FinishedPart, OutputFolder
 from windrow.converters.job.inputs import refuse_changed
-from windrow.converters.job.job import RunOptions
+from windrow.converters.job.job import RunOptions, memory_of
 from windrow.converters.job.manifest import ConversionPlan
-from windrow.converters.job.stages import Conversion, Expected, Steps, check_integer, known
+from windrow.converters.job.stages import Conversion, Expected, Steps, known
 from windrow.converters.records.record_writing import (
     FORMAT,
     WRITER_OPTIONS,
@@ -36,7 +36,6 @@ from windrow.converters.records.record_writing import (
 )
 from windrow.converters.records.reshard import (
     LEAST_MEMORY_BYTES,
-    MEMORY_BYTES,
     MOST_MEMORY_BYTES,
 )
 from windrow.converters.zarr.array_inputs import OTHERS, AnyArray, InputArray
@@ -70,9 +69,6 @@ def zarr_to_array_record(
     records_per_file: int | None = None,
     encode: Encode | None = None,
     writer_options: str = WRITER_OPTIONS,
-    memory_bytes: int = MEMORY_BYTES,
-    engine: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
     **run: Unpack[RunOptions],
 ) -> Conversion:
     """Write the rows of the arrays of a Zarr store as records of ArrayRecord files, in order.
@@ -84,6 +80,8 @@ def zarr_to_array_record(
     and `group_attributes` of those in it, by name.
 
     Files are called `x.array_record-00000-of-00004` and so on, after the source `x.zarr`.
+    Libraries need some 250 MB of `memory_bytes`. It holds if no chunk is larger than an eighth of the
+    rest. Larger chunks are decoded several times each: give such stores to `zarr_to_zarr` first.
 
     Args:
         source: A path or URL of a Zarr array or group (v2 or v3), or of a file that xarray opens,
@@ -98,11 +96,6 @@ def zarr_to_array_record(
         encode: A function from a dict of the values of a row, by name, to the bytes of its record,
             instead of an Example. It is pickled by value, and must depend on the row alone.
         writer_options: Options of ArrayRecordWriter.
-        memory_bytes: The most memory that a process takes, its libraries included, which need some
-            250 MB of it. It holds if no chunk is larger than an eighth of the rest. Larger chunks
-            are decoded several times each: give such stores to `zarr_to_zarr` first.
-        engine: The engine of xarray, which then opens the source whatever its name ends in.
-        storage_options: Settings of the source's file system, as in fsspec.
         **run: How it runs: `RunOptions`.
 
     Returns:
@@ -118,7 +111,7 @@ def zarr_to_array_record(
         MissingExtraError: If what is needed is not installed.
     """
     check_writer_options(writer_options)
-    check_integer("memory_bytes", memory_bytes, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
+    memory_bytes = memory_of(run, LEAST_MEMORY_BYTES, MOST_MEMORY_BYTES)
     if files is not None and records_per_file is not None:
         raise ArgumentError("files and records_per_file say the same; give one of them")
     if encode is not None and not callable(encode):
@@ -128,8 +121,7 @@ def zarr_to_array_record(
         find_arrays,
         source,
         names=names,
-        engine=engine,
-        storage_options=storage_options,
+        storage_options=run.get("storage_options"),
         what="zarr_to_array_record",
     )
     inputs = find()

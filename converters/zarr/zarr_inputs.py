@@ -53,6 +53,7 @@ from windrow.errors import (
 )
 from windrow.sources.chunks import Box, BoxReader
 from windrow.sources.remote.paths import is_remote, local_path
+from windrow.sources.signatures import NETCDF
 from windrow.sources.tf_example.features import DTYPES
 from windrow.sources.zarr.codecs import RefusedError, check
 from windrow.sources.zarr.find import find_all
@@ -103,7 +104,6 @@ def find_arrays(
     source: str | os.PathLike[str],
     *,
     names: Sequence[str] | None = None,
-    engine: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     what: str = "zarr_to_zarr",
     labels: bool = False,
@@ -113,7 +113,6 @@ def find_arrays(
     Args:
         source: A path or URL of a Zarr array or group, or of a file that xarray opens.
         names: Arrays, or groups of arrays, to find; None for all.
-        engine: The engine of xarray, which then opens the source, whatever it is called.
         storage_options: As in fsspec.
         what: The conversion that asks, for messages.
         labels: Whether to find the labels of the arrays in `names` too.
@@ -126,13 +125,13 @@ def find_arrays(
         ConversionError: If the conversion that writes the source has not finished.
     """
     url = os.fspath(source)
-    if engine is not None or url.lower().endswith(SUFFIXES):
+    if url.lower().endswith(SUFFIXES) or _is_netcdf(url):
         found, *others = find_inputs(url, storage_options=storage_options)
         if others:
             raise ArgumentError(
                 f"{shown_url(url)}: these are {len(others) + 1} files; convert one at a time"
             )
-        file = XarrayFile(found.url, engine, storage_options)
+        file = XarrayFile(found.url, storage_options)
         variables, attributes, there = find_variables(file, names)
         arrays: dict[str, InputArray] = {item.facts.name: item for item in variables}
         inputs = ArrayInputs(arrays, attributes, {}, found.id)
@@ -157,6 +156,14 @@ def find_arrays(
     every = [*inputs.arrays.values(), *inputs.label_arrays.values()]
     facts = [repr((a.facts, dict(a.facts.attributes))) for a in every]
     return dataclasses.replace(inputs, id=_identity(url, storage_options, facts))
+
+
+def _is_netcdf(url: str) -> bool:
+    """Return whether a local file of any name begins as NetCDF does."""
+    if is_remote(url) or not os.path.isfile(path := local_path(url, what="source")):
+        return False
+    with open(path, "rb") as file:
+        return NETCDF.begins is not None and NETCDF.begins(file.read(8))
 
 
 def _with_labels(

@@ -137,7 +137,6 @@ _KINDS: Final[Mapping[SettingKind, Mapping[str, Any]]] = {
     SettingKind.FLAG: {"is_flag": True, "default": None},
     SettingKind.JSON: {"type": _json, "metavar": "JSON"},
     SettingKind.JSON_OR_TEXT: {"type": json_or_text, "metavar": "VALUE"},
-    SettingKind.CAST: {"type": click.Choice(["checked", "unsafe"])},
     SettingKind.FUNCTION: {"type": function_named, "metavar": "MODULE:NAME"},
     SettingKind.LIST: {"multiple": True, "callback": _list_or_none, "metavar": "NAME"},
     SettingKind.RENAMED: {"multiple": True, "callback": _parse_renames, "metavar": "[NEW=]NAME"},
@@ -237,8 +236,9 @@ def command(
     raw = click.get_current_context().meta[_RAW]
     run: Any = {name: settings.pop(name) for name in RunOptions.__annotations__ if name in settings}
     options = run["output_options"] = dict(run["output_options"] or storage_options) or None
+    run["storage_options"] = dict(storage_options) or None
     with warnings.catch_warnings(record=True) as notes:
-        planned = _plan_conversion(sources, source, target, storage_options, settings)
+        planned = _plan_conversion(sources, source, target, run, settings)
     for note in notes:
         click.echo(f"windrow convert: {note.message}", err=True)
     resume = shlex.join(["windrow", "convert", *_resume_arguments(raw)])
@@ -271,13 +271,12 @@ def _plan_conversion(
     sources: tuple[str, ...],
     source: str | None,
     target: str,
-    storage_options: Mapping[str, Any],
+    run: Mapping[str, Any],
     settings: Mapping[str, Any],
 ) -> Conversion:
-    """Return the conversion that the arguments ask for."""
+    """Return the conversion that the arguments ask for; `run` has the fields of `RunOptions`."""
     if (kind := source) is None:
-        location = location_of(sources[0], storage_options or None, caller="convert")
-        kind = conversion_source(location)
+        kind = conversion_source(location_of(sources[0], run["storage_options"], caller="convert"))
     function = CONVERSIONS.get((kind, target))
     if function is None:
         there = ", ".join(to for source, to in CONVERSIONS if source == kind)
@@ -293,7 +292,8 @@ def _plan_conversion(
                 f"{flag}: a conversion from {kind} to {target} does not take it{hint}"
             )
     inputs: Any = sources if len(sources) > 1 else sources[0]
-    return function.conversion(inputs, storage_options=dict(storage_options) or None, **given)
+    planning = {name: run[name] for name in ("storage_options", "memory_bytes") if run[name]}
+    return function.conversion(inputs, **planning, **given)
 
 
 def _show_plan(described: Mapping[str, Any], *, as_json: bool) -> None:

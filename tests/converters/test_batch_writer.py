@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.array_record_bytes import chunks_of, written
 from tests.hypothesis_profiles import examples
 from windrow.converters.records import record_writing
-from windrow.converters.records.record_writing import BatchWriter, options_of
+from windrow.converters.records.record_writing import core_writer, options_of
 from windrow.core.native import native
 from windrow.sources import ArrayRecordDataSource
 from windrow.sources.array_record.decode import decode
@@ -36,7 +36,7 @@ def written_here(path: Path, records: Sequence[bytes], options: str, *, at_once:
         pytest.skip("the native core is not built here")
     found = options_of(options)
     assert found is not None
-    writer = BatchWriter(str(path), found)
+    writer = core_writer(str(path), found)
     for at in range(0, len(records), at_once):
         writer.write(records[at : at + at_once])
     writer.close()
@@ -136,6 +136,6 @@ def test_the_package_writes_where_the_core_is_missing(
     records = [random.Random(at).randbytes(at) for at in range(300)]
     write_records(tmp_path / "a.tfrecord", records)
     monkeypatch.setattr(record_writing, "native", lambda: None)
-    monkeypatch.setattr(record_writing, "BatchWriter", None)
+    monkeypatch.setattr(record_writing, "core_writer", None)
     tfrecord_to_array_record(tmp_path / "a.tfrecord", tmp_path / "out", progress=False)
     assert ArrayRecordDataSource(tmp_path / "out").read(range(300)) == records  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def test_a_copy_means_what_its_source_does(tmp_path: Path, stored: str) -> None:
     data, path = every_kind(), tmp_path / "source"
     if stored in ("v2", "v3"):
         data.to_zarr(path, zarr_format=int(stored[1]))
-        engine, before = None, xarray.open_zarr(path, consolidated=False).load()
+        before = xarray.open_zarr(path, consolidated=False).load()
     else:
         pytest.importorskip(stored)
         if stored == "scipy":  # the classic format
@@ -80,9 +80,9 @@ def test_a_copy_means_what_its_source_does(tmp_path: Path, stored: str) -> None:
             data = data.drop_vars([*gone, *(f"one_{name}" for name in gone[:-1])])
         data.to_netcdf(path, engine=stored)
         with xarray.open_dataset(path, engine=stored) as found:
-            engine, before = stored, found.load()
+            before = found.load()
     for name, chosen in {"all": None, "chosen": ["t2m"]}.items():
-        zarr_to_zarr(path, tmp_path / name, arrays=chosen, engine=engine, progress=False)
+        zarr_to_zarr(path, tmp_path / name, arrays=chosen, progress=False)
         after = xarray.open_zarr(tmp_path / name).load()
         xarray.testing.assert_identical(before, after)
         kinds = {key: (before[key].dtype, after[key].dtype) for key in before.variables}
@@ -250,10 +250,10 @@ def test_strings_of_any_length_in_chunks_and_shards(
     found = copied()
     assert (found.chunks, found.shards) == ((3, 4), None)
     assert found[...].tolist() == values.tolist()
-    found = copied(record_axis="b", chunks=2, shards=4, codecs="none")
+    found = copied(axes={"b": "records"}, chunks=2, shards=4, codecs="none")
     assert (found.chunks, found.shards) == ((2, 7), (4, 7))
     assert found[...].tolist() == values.T.tolist()
-    found = copied(select={"a": slice(2, 6), "b": slice(5, None)}, codecs="blosc:zstd:3")
+    found = copied(axes={"a": slice(2, 6), "b": slice(5, None)}, codecs="blosc:zstd:3")
     assert found[...].tolist() == values[2:6, 5:].tolist()
     with pytest.raises(ArgumentError, match="array 'names' holds strings, which are not cast"):
         copied(dtype={"names": "float32"})

@@ -17,8 +17,6 @@ from windrow.converters.job.declared import OPTIONS, SettingKind, flag_of, flags
 from windrow.converters.job.job import RunOptions
 from windrow.converters.job.manifest import Manifest
 
-# Settings of calls alone: the command line has another option for the first, and none for the second.
-NOT_OPTIONS = {"storage_options", "select"}
 DECLARED: dict[str, Any] = {
     name: value
     for module in pkgutil.walk_packages(converters.__path__, "windrow.converters.")
@@ -44,15 +42,12 @@ SAID: dict[str, list[Any]] = {
     "chunk_rows": [2],
     "shard_rows": [0],
     "arrays": [["a", "b/c"], {"new": "a", "b": "b"}],
-    "record_axis": [1, -1, "time", {"a": "time", "b": 0}],
+    "axes": [1, -1, "time", {"time": "records"}],
     "chunks": [2, [2, 3], {"a": 1, "b": [2, 3]}],
     "shards": [0, 4, {"a": 0}],
     "codecs": ["none", "blosc:lz4:5", '[{"name": "crc32c"}]'],
-    "dtype": ["float32", {"a": "int8"}],
-    "cast": ["unsafe"],
-    "engine": ["h5netcdf"],
+    "dtype": ["float32", {"a": "int8"}, "int16:unsafe"],
     "max_bad_records": [2],
-    "memory_bytes": [123_456_789],
 }
 UNSAID: dict[str, list[Any]] = {
     "encode": [len],
@@ -60,7 +55,7 @@ UNSAID: dict[str, list[Any]] = {
     "features": [{"label": Feature("int64")}],
     "codecs": [{"a": "none"}],
     "arrays": [["a=b"], {"a=b": "c"}],
-    "select": [{"time": slice(2)}],
+    "axes": [{"time": slice(2)}, {"time": ("records", slice(2))}],
 }
 
 
@@ -95,7 +90,7 @@ def test_function_and_options_agree(name: str) -> None:
     assert not function.settings.keys() & RunOptions.__annotations__.keys()
     options = {one.name: one for one in command.params if isinstance(one, click.Option)}
     left_out = command.make_context("convert", ["in", "out", "--to", "zarr"]).params
-    for setting in function.settings.keys() - NOT_OPTIONS:
+    for setting in function.settings:
         option = options[setting]
         assert option.opts == [flag_of(setting)]
         assert option.help == OPTIONS[setting].help
@@ -107,7 +102,7 @@ def test_function_and_options_agree(name: str) -> None:
 
 def test_no_option_is_for_no_conversion() -> None:
     taken = {setting for function in DECLARED.values() for setting in function.settings}
-    assert taken == OPTIONS.keys() | NOT_OPTIONS
+    assert taken == OPTIONS.keys() - {"memory_bytes"}  # of RunOptions
     assert len({flag_of(setting) for setting in OPTIONS}) == len(OPTIONS)
     assert {option.kind for option in OPTIONS.values()} == set(SettingKind)
 
@@ -127,4 +122,5 @@ def test_the_command_line_reads_the_settings_that_it_spells(name: str) -> None:
             assert flags_of("zarr", settings, {setting: value}) is None
     defaults = {name: parameter.default for name, parameter in settings.items()}
     assert flags_of("zarr", settings, defaults) == ("--to", "zarr")
-    assert flags_of("zarr", settings, {"storage_options": {"key": "secret"}}) == ("--to", "zarr")
+    run = {"storage_options": {"key": "secret"}, "memory_bytes": 123_456_789}
+    assert flags_of("zarr", settings, run) == ("--to", "zarr", "--memory", "123456789")

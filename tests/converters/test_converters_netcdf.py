@@ -106,8 +106,6 @@ def test_what_is_not_there(tmp_path: Path) -> None:
         ArgumentError, match=r"no variable 't2'; there are flag, height, lat, sparse"
     ):
         zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", arrays=["t2"])
-    with pytest.raises(ArgumentError, match="engine='none' is not one of the engines that xarray"):
-        zarr_to_zarr(tmp_path / "x.nc", tmp_path / "out", engine="none")
     with h5py.File(tmp_path / "groups.nc", "w") as file:
         file["group/x"] = np.arange(3)
     with pytest.raises(SourceError, match=r"groups\.nc holds no variables outside of groups"):

@@ -59,7 +59,9 @@ def build_editable(
 def _prepare() -> None:
     """Find or fetch a Rust compiler, and say so."""
     if not _fetches_rust():
-        there = "with the cargo that is installed" if shutil.which("cargo") else "without a compiler"
+        there = (
+            "with the cargo that is installed" if shutil.which("cargo") else "without a compiler"
+        )
         _say(f"Building the native core {there}; it takes some minutes.")
         return
     _say("No Rust compiler is installed: fetching one to the user's cache folder (puccinialin).")

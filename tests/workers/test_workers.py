@@ -191,7 +191,7 @@ def test_stop_lets_jobs_end_at_their_next_report(tmp_path: Path) -> None:
         team.stop(LIMIT_S)
         assert time.monotonic() - began_s < LIMIT_S
         assert children() == before
-    assert descriptors() == open_before
+    assert descriptors() <= open_before  # connections of earlier tests may close meanwhile
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["0", "1"]
 
 
@@ -204,7 +204,7 @@ def test_stop_kills_workers_that_do_not_end() -> None:
         assert children() == before
         with pytest.raises(ClosedError):
             team.submit(1)
-    assert descriptors() == open_before
+    assert descriptors() <= open_before  # connections of earlier tests may close meanwhile
 
 
 # --- workers that die ---------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def test_whoever_waits_comes_back() -> None:
             team.wait(ticket)
         team.forget()
         assert ask(team, (abs, -2)) == 2
-    assert descriptors() == open_before
+    assert descriptors() <= open_before  # connections of earlier tests may close meanwhile
 
 
 # --- options -------------------------------------------------------------------------------------

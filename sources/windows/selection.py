@@ -77,7 +77,8 @@ class Coordinate:
     def _cells(self) -> Any:
         """The cells by label, an array of xarray; from the last cell on where labels descend."""
         xarray = optional("xarray", f"the labels of {self.what}", "xarray")
-        cells, labels = np.arange(len(self)), self.values
+        cells = np.arange(len(self))
+        labels = self.values.astype(self.values.dtype.newbyteorder("="), copy=False)
         if labels.dtype.kind in "fmM":
             cells = cells[labels == labels]
         if labels.dtype.kind in "iu" and labels.max(initial=0) <= np.iinfo(np.int64).max:
@@ -169,6 +170,8 @@ class Coordinate:
         cells = self._sought(label, method)
         if cells.size == 1:
             return int(cells.item())
+        if not cells.size:
+            raise self._absent(label, "nearest")
         raise SourceError(
             f"{self.what}: the label {label!r} names {cells.size:,} cells; give"
             f" slice({label!r}, {label!r}) for all of them, or select by cells="

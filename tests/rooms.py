@@ -120,7 +120,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.remote": 3028,
     "windrow.sources.zarr": 10127,
     "windrow.sources.array_record": 2900,
-    "windrow.sources.windows": 4113,
+    "windrow.sources.windows": 4095,
     "windrow.sources.tf_example": 913,
     "windrow.sources.tfds": 2315,
     "windrow.workers": 2067,

@@ -95,6 +95,16 @@ class Window:
                 )
             object.__setattr__(self, "tolerance", found)
 
+    @property
+    def chosen(self) -> Any:
+        """The labels or cells that it selects; None for all."""
+        return self.select if self.cells is None else self.cells
+
+    @property
+    def seeks_labels(self) -> bool:
+        """Whether it selects by labels, and not by cells or a mask."""
+        return self.select is not None and not is_mask(self.select)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Field:
@@ -176,6 +186,13 @@ def window_of(given: Any, what: str) -> Window:
 def is_list(given: Any) -> bool:
     """Whether a value is a list, a tuple or an array with an axis."""
     return isinstance(given, list | tuple) or (isinstance(given, np.ndarray) and given.ndim > 0)
+
+
+def is_mask(given: Any) -> bool:
+    """Whether a value is a list of booleans, one per cell."""
+    if isinstance(given, np.ndarray):
+        return bool(given.dtype.kind == "b")
+    return is_list(given) and all(isinstance(one, bool | np.bool_) for one in given)
 
 
 def by_dim(given: Any, what: str) -> list[tuple[Dim, Any]]:

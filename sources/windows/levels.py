@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from windrow.core.text import listing
 from windrow.errors import ArgumentError, SourceError
@@ -18,6 +18,8 @@ from windrow.sources.zarr.levels import LevelCells, Pyramid, checked_resolution,
 from windrow.sources.zarr.names import ChosenTree, Found, FoundTree, arrays_of
 
 _WHAT: Final = "WindowDataSource"
+
+_Levels: TypeAlias = Mapping[str, tuple[Pyramid, int]]  # a pyramid and the number of a level
 
 
 class LevelChooser:
@@ -49,7 +51,13 @@ class LevelChooser:
                 resolution, or fields lie at several places.
         """
         pyramids = {pyramid.name: pyramid for pyramid in pyramids_of(tree)}
-        if self._resolution is None and (names is not None or not self._has_levels(pyramids)):
+        levels = {
+            each.named(number).name: (each, number)
+            for each in pyramids.values()
+            for number in range(len(each.levels))
+        }
+        plain = self._resolution is None and not self._names_levels(pyramids, levels)
+        if plain or (self._resolution is None and names is not None):
             return choose(what, tree, names)
         if names is not None:
             raise ArgumentError(
@@ -62,22 +70,16 @@ class LevelChooser:
             )
         if not isinstance(self.fields, Mapping):  # None, or `fields_of` says what is wrong
             return self._without_fields(tree, pyramids), ()
-        return self._of_fields(tree, pyramids), ()
+        return self._of_fields(tree, pyramids, levels), ()
 
-    def _has_levels(self, pyramids: Mapping[str, Pyramid]) -> bool:
+    def _names_levels(self, pyramids: Mapping[str, Pyramid], levels: _Levels) -> bool:
         """Whether levels are meant without a resolution, where arrays of these names would not do."""
         fields = self.fields.values() if isinstance(self.fields, Mapping) else ()
         named = [field.array if isinstance(field, Field) else field for field in fields]
-        images = [each for each in pyramids.values() if each.levels[0].metadata is not None]
-        if any(not each.name for each in images) and not any(named):
+        if "" in pyramids and pyramids[""].levels[0].metadata is not None and not any(named):
             return True  # an OME-Zarr image, and the user names no level
         # A scale of a precomputed volume is not an array by itself.
-        scales = {
-            each.named(k).name
-            for each in pyramids.values()
-            if each not in images
-            for k in range(len(each.keys))
-        }
+        scales = {name for name, (each, _) in levels.items() if each.levels[0].metadata is None}
         return any(isinstance(name, str) and name in scales for name in named)
 
     def _without_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
@@ -94,21 +96,29 @@ class LevelChooser:
                 chosen[inside[0]] = dataclasses.replace(found, name=inside[0])
         return chosen
 
-    def _of_fields(self, tree: FoundTree, pyramids: Mapping[str, Pyramid]) -> ChosenTree:
-        known = {item.name: item for item in arrays_of(tree)}
-        levels = {
-            each.named(k).name: (each, k)
-            for each in pyramids.values()
-            for k in range(len(each.levels))
-        }
+    def _of_fields(
+        self, tree: FoundTree, pyramids: Mapping[str, Pyramid], levels: _Levels
+    ) -> ChosenTree:
+        arrays = {item.name: item for item in arrays_of(tree)}
         chosen: dict[str, Found] = {}
         fields: dict[Any, Any] = {}
         for name, given in self.fields.items():
-            field = Field(given) if isinstance(given, str) else given
+            field = fields[name] = Field(given) if isinstance(given, str) else given
             if not isinstance(field, Field):  # `fields_of` says what is wrong with it
-                fields[name] = given
                 continue
-            found = self._of_field(name, field, pyramids, levels, known)
+            wanted = field.array or ""
+            if wanted in pyramids:
+                found = self._level(pyramids[wanted])
+            elif wanted in levels:
+                found = self._placed(*levels[wanted])
+            elif wanted in arrays:
+                found = arrays[wanted]
+            else:
+                known = dict.fromkeys([*pyramids, *arrays, *levels])
+                raise ArgumentError(
+                    f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; there are"
+                    f" {listing([one for one in known if one])}"
+                )
             found = chosen.setdefault(found.name, found)
             fields[name] = dataclasses.replace(field, array=found.name)
         if not chosen:
@@ -121,27 +131,6 @@ class LevelChooser:
             return dataclasses.replace(found, name="")
         self.fields = fields
         return dict(chosen)
-
-    def _of_field(
-        self,
-        name: Any,
-        field: Field,
-        pyramids: Mapping[str, Pyramid],
-        levels: Mapping[str, tuple[Pyramid, int]],
-        known: Mapping[str, Found],
-    ) -> Found:
-        wanted = field.array or ""
-        if wanted in pyramids:
-            return self._level(pyramids[wanted])
-        if wanted in levels:
-            return self._placed(*levels[wanted])
-        if wanted not in known:
-            names = dict.fromkeys([*pyramids, *known, *levels])
-            raise ArgumentError(
-                f"{_WHAT}: fields[{name!r}] is of array {field.array!r}; there are"
-                f" {listing([name for name in names if name])}"
-            )
-        return known[wanted]
 
     def _level(self, pyramid: Pyramid) -> Found:
         if self._resolution is None:

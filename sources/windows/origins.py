@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,39 +50,6 @@ class Home:
         """Number of the chunk in which windows begin; the nearest one if they begin outside."""
         cells: IntArray = np.clip(origins + self.offset, 0, self.length - 1)
         return (cells + self.shift) // self.chunk
-
-
-class Origins(Protocol):
-    """The origins of the windows of all records."""
-
-    @property
-    def dims(self) -> tuple[Dim, ...]:
-        """The dimensions along which windows begin at different cells."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def at(self, indices: IntArray) -> IntArray:
-        """The origins of records, int64 `(n, dims)`."""
-        ...
-
-    def reach(self, dim: Dim) -> tuple[int, int]:
-        """The smallest and the largest origin along a dimension; two zeros without origins."""
-        ...
-
-    def blocks(self, homes: Sequence[Home]) -> Blocks:
-        """Groups records by the chunk in which they begin; `homes` has one for each dimension."""
-        ...
-
-    @property
-    def label(self) -> str:
-        """The origins as a string for states."""
-        ...
-
-    @property
-    def left(self) -> str:
-        """The origins that were left out or padded, as text for the user; may be empty."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -252,7 +219,7 @@ def listed_axis(
     return OriginAxis(dim, 0, 1, len(given), table=given)
 
 
-class OriginGrid(Origins):
+class OriginGrid:
     """All combinations of the origins along some dimensions, in C order."""
 
     def __init__(self, axes: Sequence[OriginAxis]) -> None:
@@ -271,6 +238,7 @@ class OriginGrid(Origins):
 
     @property
     def dims(self) -> tuple[Dim, ...]:
+        """The dimensions along which windows begin at different cells."""
         return tuple(axis.dim for axis in self._axes)
 
     def __len__(self) -> int:
@@ -278,16 +246,20 @@ class OriginGrid(Origins):
 
     @property
     def label(self) -> str:
+        """The origins as a string for states."""
         return "; ".join(axis.label for axis in self._axes)
 
     @property
     def left(self) -> str:
+        """The origins that were left out or padded, as text for the user; may be empty."""
         return ", ".join(axis.left for axis in self._axes if axis.left)
 
     def at(self, indices: IntArray) -> IntArray:
+        """The origins of records, int64 `(n, dims)`."""
         return np.stack([axis.at(k) for axis, k in self._unravelled(indices)], axis=1)
 
     def reach(self, dim: Dim) -> tuple[int, int]:
+        """The smallest and the largest origin along a dimension; two zeros without origins."""
         return next(axis.reach for axis in self._axes if axis.dim == dim)
 
     def _unravelled(self, indices: IntArray) -> list[tuple[OriginAxis, IntArray]]:
@@ -300,6 +272,7 @@ class OriginGrid(Origins):
         return list(zip(self._axes, reversed(places), strict=True))
 
     def blocks(self, homes: Sequence[Home]) -> Blocks:
+        """Groups records by the chunk in which they begin; `homes` has one for each dimension."""
         parted = [axis.by_home(home) for axis, home in zip(self._axes, homes, strict=True)]
         edges = [bounds for bounds, _ in parted]
         orders = [order for _, order in parted]
@@ -354,7 +327,7 @@ def _placed(
     return record
 
 
-class Centers(Origins):
+class Centers:
     """Origins of windows around cells that a user lists."""
 
     def __init__(self, dims: Sequence[Dim], cells: npt.NDArray[Any]) -> None:
@@ -381,6 +354,7 @@ class Centers(Origins):
 
     @property
     def dims(self) -> tuple[Dim, ...]:
+        """The dimensions of the columns."""
         return self._dims
 
     def __len__(self) -> int:
@@ -388,6 +362,7 @@ class Centers(Origins):
 
     @property
     def label(self) -> str:
+        """The centers as a string for states."""
         if not self._digest:
             found = hashlib.sha256()
             for first in range(0, len(self._cells), _CHECKED_AT_ONCE):
@@ -398,6 +373,7 @@ class Centers(Origins):
 
     @property
     def left(self) -> str:
+        """Nothing: no center is left out."""
         return ""
 
     def at(self, indices: IntArray) -> IntArray:
@@ -412,6 +388,7 @@ class Centers(Origins):
         return found
 
     def reach(self, dim: Dim) -> tuple[int, int]:
+        """The smallest and the largest center along a dimension; two zeros without centers."""
         column = self._cells[:, self._dims.index(dim)]
         return (int(column.min()), int(column.max())) if len(column) else (0, 0)
 
@@ -448,6 +425,7 @@ class Centers(Origins):
                 )
 
     def blocks(self, homes: Sequence[Home]) -> Blocks:
+        """Groups records by the chunk in which their centers lie."""
         number = np.zeros(len(self), np.int64)
         for k, home in enumerate(homes):
             chunks = (home.length - 1 + home.shift) // home.chunk + 1
@@ -460,3 +438,6 @@ class Centers(Origins):
         bounds = np.r_[0, np.flatnonzero(np.diff(ascending)) + 1, len(self)]
         order = order.astype(np.uint32 if len(self) < 2**32 else np.int64)
         return Blocks(np.unique(bounds), lambda places: np.asarray(order[places]).astype(np.int64))
+
+
+Origins: TypeAlias = OriginGrid | Centers

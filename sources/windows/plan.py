@@ -172,7 +172,7 @@ class _Planner:
 
     def _read_ahead(self, labelled: bool) -> None:
         """Reads the needed coordinates of remote arrays in parallel."""
-        dims = {dim for dim, window in self._windows.items() if window.select is not None}
+        dims = {dim for dim, window in self._windows.items() if window.seeks_labels}
         for item in self._fields:
             dims.update(item.field.select, item.field.timed_dims)
         wanted: dict[str, Found] = {}
@@ -245,7 +245,7 @@ class _Planner:
     def _allowed(self) -> dict[Dim, range]:
         ranges = {dim: range(length) for dim, length in self._lengths.items()}
         for dim, window in self._windows.items():
-            if window.select is None and window.cells is None:
+            if window.chosen is None:
                 continue
             if dim in self._moving:
                 ranges[dim], mask = readable(dim, window, *self._labelled(dim, window))
@@ -261,7 +261,7 @@ class _Planner:
 
     def _labelled(self, dim: Dim, window: Window) -> tuple[Coordinate | None, int]:
         """The labels among which a window selects, and the cells of the dimension."""
-        return None if window.cells is not None else self._labels(dim), self._lengths[dim]
+        return self._labels(dim) if window.seeks_labels else None, self._lengths[dim]
 
     def _labels(self, dim: Dim) -> Coordinate | None:
         return coordinate_along(dim, self._opened, self._names, self._used, self._known)

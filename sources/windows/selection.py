@@ -25,7 +25,7 @@ from windrow.core.optional_imports import optional
 from windrow.errors import ArgumentError, SourceError, WindrowError
 from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.windows.cf import dates_of
-from windrow.sources.windows.declared import Dim, Window, is_list
+from windrow.sources.windows.declared import Dim, Window, is_list, is_mask
 
 _WHAT: Final = "WindowDataSource"
 _SHOWN_CHARACTERS: Final = 40
@@ -77,7 +77,8 @@ class Coordinate:
     def _cells(self) -> Any:
         """The cells by label, an array of xarray; from the last cell on where labels descend."""
         xarray = optional("xarray", f"the labels of {self.what}", "xarray")
-        cells, labels = np.arange(len(self)), self.values
+        cells = np.arange(len(self))
+        labels = self.values.astype(self.values.dtype.newbyteorder("="), copy=False)
         if labels.dtype.kind in "fmM":
             cells = cells[labels == labels]
         if labels.dtype.kind in "iu" and labels.max(initial=0) <= np.iinfo(np.int64).max:
@@ -169,6 +170,8 @@ class Coordinate:
         cells = self._sought(label, method)
         if cells.size == 1:
             return int(cells.item())
+        if not cells.size:
+            raise self._absent(label, "nearest")
         raise SourceError(
             f"{self.what}: the label {label!r} names {cells.size:,} cells; give"
             f" slice({label!r}, {label!r}) for all of them, or select by cells="
@@ -295,22 +298,20 @@ def picked(dim: Dim, window: Window, coordinate: Coordinate | None, length: int)
 
     Args:
         dim: The dimension.
-        window: Its `cells`, or its `select`: cells too if the dimension has no coordinate, as in xarray.
-        coordinate: Coordinate of the dimension; None without one.
+        window: What it selects: cells if the dimension has no coordinate, as in xarray.
+        coordinate: The labels of the dimension; None where cells are selected.
         length: Cells of the dimension.
 
     Raises:
         ArgumentError: If a label is of a wrong kind.
         SourceError: If a label does not exist, or nothing is selected.
     """
-    given, labels = window.select, coordinate
-    if window.cells is not None:
-        given, labels = window.cells, None
+    given = window.chosen
     if not _is_several(given):
-        return _picked(dim, given, labels, length, window.method)
+        return _picked(dim, given, coordinate, length, window.method)
     cells: set[int] = set()
     for one in given:
-        part = _picked(dim, one, labels, length, None)
+        part = _picked(dim, one, coordinate, length, None)
         cells.update((part,) if isinstance(part, int) else part)
     whole = range(min(cells), max(cells) + 1)
     return whole if len(whole) == len(cells) else tuple(sorted(cells))
@@ -330,18 +331,18 @@ def readable(
     Raises:
         ArgumentError, SourceError: As `picked` raises them, or if cells are selected one by one.
     """
-    given = window.select if window.cells is None else window.cells
+    given = window.chosen
     found = picked(dim, window, coordinate, length)
     if isinstance(found, int) and isinstance(given, str):
         found = range(found, found + 1)
     if isinstance(found, range):
         return found, None
-    if isinstance(found, int) or not (_is_several(given) or _is_mask(given)):
+    if isinstance(found, int) or not (_is_several(given) or is_mask(given)):
         raise ArgumentError(
             f"{_WHAT}: windows move along {dim!r}, so that a slice, a list of slices or a mask selects"
             f" cells there, got {given!r}; to list origins, give Window(anchors=...)"
         )
-    hull = range(length) if _is_mask(given) else range(found[0], found[-1] + 1)
+    hull = range(length) if is_mask(given) else range(found[0], found[-1] + 1)
     allowed = np.ones(length, np.bool_)
     allowed[hull.start : hull.stop] = False  # cells around the hull are padding
     allowed[list(found)] = True
@@ -352,15 +353,11 @@ def _is_several(given: Any) -> bool:
     return is_list(given) and any(isinstance(one, slice) for one in given)
 
 
-def _is_mask(given: Any) -> bool:
-    return is_list(given) and not _is_several(given) and np.asarray(given).dtype.kind == "b"
-
-
 def _picked(
     dim: Dim, label: Any, coordinate: Coordinate | None, length: int, method: str | None
 ) -> Picked:
     found: Picked
-    if _is_mask(label):
+    if is_mask(label):
         if np.shape(label) != (length,):
             raise SourceError(
                 f"{_WHAT}: the mask of {dim!r} has {np.size(label):,} values, and there are {length:,}"

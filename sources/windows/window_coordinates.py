@@ -35,8 +35,8 @@ class WindowCoordinate:
         axis: Name of the axis that it labels.
         along: The cells of the dimension that it labels.
         values: Labels of the whole dimension.
-        padded: Whether windows may reach over the dimension's ends.
-        circle: The cells that come again after their last one, if the dimension wraps around.
+        reaches_out: Whether windows may have cells outside of the array, which have no label.
+        circle: The cells that come again after their last one; None where windows do not wrap.
         attributes: As they are stored.
     """
 
@@ -44,7 +44,7 @@ class WindowCoordinate:
     axis: str
     along: Along
     values: AnyArray
-    padded: bool
+    reaches_out: bool
     circle: range | None = None
     attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
@@ -72,11 +72,7 @@ class WindowCoordinate:
     @property
     def _dtype(self) -> np.dtype[Any]:
         dtype = self.values.dtype
-        return np.dtype(np.float64) if self._outside and dtype.kind in "biu" else dtype
-
-    @property
-    def _outside(self) -> bool:
-        return self.padded and self.circle is None and self.along.moves
+        return np.dtype(np.float64) if self.reaches_out and dtype.kind in "biu" else dtype
 
     def of(self, indices: IntArray, origins: Origins) -> AnyArray:
         """The coordinates of records, `(n, length)`, or `(n,)` for a dropped axis."""
@@ -84,9 +80,9 @@ class WindowCoordinate:
             cells = self.along.at(origins.at(indices)[:, origins.dims.index(self.along.dim)])
         else:
             cells = np.broadcast_to(self.along.cells(), (len(indices), self.along.length))
-        if self.circle is not None and self.along.moves:
+        if self.circle is not None:
             cells = (cells - self.circle.start) % len(self.circle) + self.circle.start
-        if self._outside:
+        if self.reaches_out:
             found = self.values[np.clip(cells, 0, len(self.values) - 1)]
             found = found.astype(self._dtype, copy=False)
             found[(cells < 0) | (cells >= len(self.values))] = _nothing(self._dtype)
@@ -186,17 +182,19 @@ def _of_fields(coordinate: Coordinate, plan: WindowPlan) -> dict[str, WindowCoor
     """One coordinate for all fields, or one for each if they differ along the dimension."""
     found: dict[str, WindowCoordinate] = {}
     (dim,) = coordinate.dims
+    mode = plan.pads.get(dim)
     for field in plan.taken:
         own = axis_name(plan, dim, field.name, coordinate.name)
         for along in field.along:
             if along.dim == dim and own not in found:
+                wraps = along.moves and mode == "wrap"
                 found[own] = WindowCoordinate(
                     own,
                     axis_name(plan, dim, field.name),
                     along,
                     coordinate.values,
-                    padded=dim in plan.pads,
-                    circle=plan.ranges[dim] if plan.pads.get(dim) == "wrap" else None,
+                    reaches_out=along.moves and mode is not None and not wraps,
+                    circle=plan.ranges[dim] if wraps else None,
                     attributes=coordinate.attributes,
                 )
     return found

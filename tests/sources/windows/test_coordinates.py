@@ -150,6 +150,7 @@ def test_times_are_found_as_by_xarray(
         (np.array([2**63 - 2, 2**63 - 1]), slice(2**63 - 1, None), None, range(1, 2)),
         # Floats are compared in the dtype of the coordinate, also if one comes twice.
         (np.array([0.1, 0.1, 0.3, 0.3], "f4"), slice(0.1, 0.3), None, range(4)),
+        (np.array([1.5, 2.5], ">f4"), 2.5, None, 1),
         # Labels in no order, and missing ones.
         (["t850", "z500", "msl"], ["msl", "t850"], None, (2, 0)),
         ([7, -2, 5], np.array([5, 7, -2]), None, (2, 0, 1)),

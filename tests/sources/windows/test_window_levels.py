@@ -12,7 +12,7 @@ import pytest
 
 from tests.range_server import RangeServer
 from tests.volumes import ome, precomputed, scale, space, translation
-from windrow.errors import ArgumentError, RecordIndexError, SourceError
+from windrow.errors import ArgumentError, SourceError
 from windrow.sources import Field, WindowDataSource, ZarrDataSource
 
 PLANE = np.arange(40 * 40).reshape(40, 40).astype("u2")
@@ -152,9 +152,6 @@ LEVELS = "the levels are\n  8_8_40: x 8nm, y 8nm, z 40nm\n  16_16_40: x 16nm, y 
         ({"resolution": {"x": 8}, "names": ["a"]}, ArgumentError, "names and resolution do not go together"),
         ({"resolution": {"x": 8}, "fields": {"a": Field("4_4_40")}}, ArgumentError, "fields['a'] is of array '4_4_40'; there are 8_8_40, 16_16_40"),
         ({"fields": {"a": Field(), "b": Field("16_16_40")}}, SourceError, "the arrays differ in length along 'x'"),
-        ({"centers": [[100.5]]}, ArgumentError, "got dtype float64; divide positions by the size of a cell"),
-        ({"centers": [[40]]}, RecordIndexError, "centers[0] is [40], and the cells along ['x'] are [0, 40)"),
-        ({"coordinates": ["x"]}, SourceError, "the store has no coordinates 'x' along the windows' dimensions"),
     ],
 )  # fmt: skip
 def test_messages(volume: Path, given: Any, error: type[Exception], message: str) -> None:

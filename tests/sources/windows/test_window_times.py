@@ -296,6 +296,8 @@ def test_windows_by_cells_need_no_extra(tmp_path: Path, monkeypatch: pytest.Monk
     fields = {"x": Field("t", {"time": [-6, 0]}), "y": Field("t", {"time": 3})}
     windows = WindowDataSource(tmp_path / "w", fields=fields, decode=True)
     assert windows[0]["x"][:, 0].tolist() == [0, 60]
+    for time in (Window(1, cells=slice(7, None)), Window(1, select=np.arange(40) > 6)):
+        assert WindowDataSource(tmp_path / "w", {"time": time}, names=["t"])[0]["t"][0, 0] == 70
     for wrong in (
         lambda: source(tmp_path / "w", "6h"),
         lambda: chosen_days(tmp_path / "w", "2019"),

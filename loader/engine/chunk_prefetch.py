@@ -233,6 +233,12 @@ class ChunkPrefetcher:
         for chunk in chunks:
             self._plan.arrived(chunk)
 
+    def _first_read(self) -> _ChunkRead:
+        read = next(iter(self._reads), None)
+        if read is None:
+            raise RuntimeError("prefetcher: every slot is taken, and none by a chunk in use")
+        return read
+
     def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
         """Wait until chunks have come; returns the errors of some alone, raises one of a whole read."""
         self._collect()
@@ -255,7 +261,7 @@ class ChunkPrefetcher:
         try:
             while self._plan.is_due(ticket.place):
                 if not self._begin(1) and self._plan.is_due(ticket.place):
-                    self._take(next(iter(self._reads)))  # all slots are being read to
+                    self._take(self._first_read())  # all slots are being read to
             failed = self._wait(ticket.chunks)
             if failed:
                 raise self._partly(ticket, failed)

@@ -23,7 +23,7 @@ from windrow.stats.read_counters import ReadCounters
 
 # Read batches that are planned for each one that is made, until the plan is long enough: planning many
 # at once would delay the next batch.
-_TICKETS = 16
+_TICKETS = 15
 # Makes the memory for chunks of a part.
 NewCache: TypeAlias = Callable[[PartRoom], ChunkCache]
 

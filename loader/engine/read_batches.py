@@ -353,7 +353,7 @@ def _planned_read_batches(options: ReadOptions, prefetcher: Prefetcher | None, m
     if not prefetcher or not prefetcher.wants_more:
         return 2
     # Little by little, since planning many at once delays the next batch.
-    return max(2, min(MOST_READ_BATCHES, prefetcher.batches_per_plan * (1 + made)))
+    return min(MOST_READ_BATCHES, 1 + prefetcher.batches_per_plan * (1 + made))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

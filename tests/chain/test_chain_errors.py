@@ -13,7 +13,6 @@ import windrow
 from windrow import errors
 from windrow.core import absent_names
 from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError, WindrowError
-from windrow.transforms import random
 
 M = windrow.MapDataset
 I = windrow.IterDataset  # noqa: E741 - pairs with M
@@ -92,7 +91,6 @@ PLAN: dict[str, Callable[[], Any]] = {
     "bytes": lambda: windrow.ReadOptions(prefetch_bytes=0),
     "block": lambda: windrow.ReadOptions(block_bytes=0),
     "workers": lambda: windrow.multiprocessing.MultiprocessingOptions(-1),
-    "default seed": lambda: random.default_seed([]),
 }
 
 

@@ -222,8 +222,9 @@ def grid_spec(node: Node) -> Spec:
     Raises:
         PlanError: If shapes are not known before an element is made.
     """
-    if isinstance(node, LocalMap):
-        return node.grid_spec()
+    own: Any = getattr(node, "grid_spec", None)  # of a `LocalMap`
+    if own is not None:
+        return own()
     return node.spec(specs.Lazy([functools.partial(grid_spec, p) for p in node.parents]))
 
 

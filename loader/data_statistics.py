@@ -452,7 +452,7 @@ _ARRAYS: Final = ("count", "nans", "mean", "squares", "min", "max")
 
 
 def _file(path: str | os.PathLike[str], about: dict[str, Any] | None) -> KeptFile:
-    return KeptFile.at(path, about, what=_WHAT, made="computed", again="compute them")
+    return KeptFile.at(path, about, _WHAT)
 
 
 def _arrays(found: Statistics) -> Arrays:

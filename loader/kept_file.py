@@ -32,28 +32,16 @@ class KeptFile:
 
     Args:
         what: The function that makes them, for messages.
-        made: What it did, such as "counted".
-        again: What it will do without the file, such as "count".
         target: The file.
         about: What it must say of the data and the functions, as JSON; None for any.
     """
 
     what: str
-    made: str
-    again: str
     target: Path
     about: dict[str, Any] | None
 
     @classmethod
-    def at(
-        cls,
-        path: str | os.PathLike[str],
-        about: dict[str, Any] | None,
-        *,
-        what: str,
-        made: str,
-        again: str,
-    ) -> KeptFile:
+    def at(cls, path: str | os.PathLike[str], about: dict[str, Any] | None, what: str) -> KeptFile:
         """The file at a path, which need not exist.
 
         Raises:
@@ -70,7 +58,7 @@ class KeptFile:
             raise NotFoundError(
                 f"{what}: there is no local folder {target.absolute().parent}; make it first"
             )
-        return cls(what, made, again, target, about)
+        return cls(what, target, about)
 
     def read(self) -> Arrays | None:
         """The arrays in the file; None if it is not there.
@@ -88,17 +76,17 @@ class KeptFile:
             raise self.damaged(f"damaged, or not a file of {self.what} ({error})") from error
         if self.about is not None and then != self.about:
             raise SourceError(
-                f"{self.what}: {self.target} was {self.made} of other data, or with other functions\n"
+                f"{self.what}: {self.target} was made of other data, or with other functions\n"
                 f"  there:        {json.dumps(then)}\n"
                 f"  this dataset: {json.dumps(self.about)}\n"
-                f"Remove it to {self.again} again, or give another path."
+                "Remove it to make it again, or give another path."
             )
         return found
 
     def damaged(self, how: str = "damaged") -> SourceError:
         """The error for a file whose arrays are not what they must be."""
         return SourceError(
-            f"{self.what}: {self.target} is {how}; remove it to {self.again} again, or give another path"
+            f"{self.what}: {self.target} is {how}; remove it to make it again, or give another path"
         )
 
     def write(self, arrays: Arrays) -> None:

@@ -112,7 +112,7 @@ class Counting:
         }
         file = None
         if path is not None:
-            file = KeptFile.at(path, about, what="lengths", made="counted", again="count")
+            file = KeptFile.at(path, about, "lengths")
         return cls(chains, function, file)
 
     def kept(self) -> list[IntArray] | None:

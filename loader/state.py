@@ -99,7 +99,7 @@ class Identity:
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
                 f"  this run: {self.chain} [{self.fingerprint}]\n"
-                "Restore with the chain and data it was taken from, or start without a state. Of data that has"
+                "Restore with the chain and data it was taken from, or start without a state. If the data has"
                 " grown since, take the first n records right after the source, [:n]."
             )
         if state.get("functions") != self.functions:
@@ -247,8 +247,6 @@ def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    # States of 0.2 have counts of bad records, which are not used.
-    states = [{key: value for key, value in state.items() if key != "bad"} for state in states]
     first = states[0]
     for number, state in enumerate(states):
         for key, what in (("fingerprint", "chains or data"), ("rows", "steps")):

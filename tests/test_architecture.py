@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 # What shows for each kind that the list is enough: toys of nodes, sources and formats.
 SHOWN = {
-    "a node": "tests/transforms/test_own_nodes.py",
+    "a node": "tests/transforms/test_page_nodes.py",
     "a source": "tests/sources/test_sources_foreign.py",
     "a format of the command line": "tests/inspection/test_opening.py",
     "a codec of local Zarr chunks": "tests/sources/zarr/test_zarr_native.py",

@@ -259,7 +259,7 @@ class BlockOrder:
         return out
 
     def _joined(self, epoch: int, numbers: IntArray) -> _Joined:
-        """Stretches end to end, which are kept in place of those of the epoch before."""
+        """Stretches end to end, which are kept in place of earlier ones."""
         tables = [self._stretch(epoch, number) for number in numbers.tolist()]
         begins = np.cumsum([0, *map(len, tables[:-1])])
         joined = _Joined(numbers, begins - self._starts(epoch)[numbers], np.concatenate(tables))

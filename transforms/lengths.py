@@ -108,13 +108,8 @@ def checked(
         )
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
         raise wrong(f"{who}: length {array.max()} is too large; choose lengths below 2**63")
-    found = array.astype(np.int64, copy=False)
-    if found.size and found.min() < 0:
-        at = int(np.argmax(found < 0))
-        raise wrong(
-            f"{who}: the length of record {at:,} is {found[at]}; lengths must be at least 0"
-        )
-    return found
+    lengths = array.astype(np.int64, copy=False)
+    return _not_negative(lengths, range(len(lengths)), who, wrong)
 
 
 def _checked_some(value: Any, source: Any, records: IntArray) -> IntArray:
@@ -125,10 +120,18 @@ def _checked_some(value: Any, source: Any, records: IntArray) -> IntArray:
             f"{who} must give one integer for each of {len(records):,} records, got an array of shape"
             f" {array.shape} and dtype {array.dtype}"
         )
-    found = array.astype(np.int64, copy=False)
+    return _not_negative(array.astype(np.int64, copy=False), records, who, SourceError)
+
+
+def _not_negative(
+    found: IntArray,
+    records: Sequence[int] | IntArray,
+    who: str,
+    wrong: Callable[[str], WindrowError],
+) -> IntArray:
     if found.size and found.min() < 0:
         at = int(np.argmax(found < 0))
-        raise SourceError(
+        raise wrong(
             f"{who}: the length of record {records[at]:,} is {found[at]}; lengths must be at least 0"
         )
     return found

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from windrow.errors import PlanError
-
 
 class IndexedRandom:
     """Random generators by index, for one seed.
@@ -54,13 +52,7 @@ def generator_at(seed: int, index: int) -> np.random.Generator:
 
 @functools.lru_cache(maxsize=256)
 def philox_key(seed: int) -> npt.NDArray[np.uint64]:
-    """The Philox key of a seed: uint64 `(2,)`, read-only.
-
-    Raises:
-        PlanError: If the seed is negative.
-    """
-    if seed < 0:
-        raise PlanError(f"random_map: seed={seed} is negative; choose a seed of 0 or more")
+    """The Philox key of a seed: uint64 `(2,)`, read-only."""
     key = np.random.SeedSequence(seed).generate_state(2, np.uint64).astype(np.uint64)
     key.setflags(write=False)  # it is shared
     return key
@@ -70,18 +62,11 @@ def default_seed(pairs: Sequence[tuple[int, int]]) -> int:
     """Derive the seed of a node without one from the seeds set earlier in its chain.
 
     Args:
-        pairs: Each seed, with the number of nodes from the node to where it was set; nearest
+        pairs: At least one: each seed, with the number of nodes from the node to where it was set; nearest
             first.
 
     Returns:
         An integer in `[0, 2**32)`.
-
-    Raises:
-        PlanError: If there are no pairs, or a number is negative.
     """
-    if not pairs:
-        raise PlanError("seed: none is set; give seed= to the node, or call seed() on the chain")
     words = [word for pair in pairs for word in pair]
-    if min(words) < 0:
-        raise PlanError(f"seed: {min(words)} is negative; choose seeds of 0 or more")
     return int(np.random.SeedSequence(words).generate_state(1, np.uint32)[0])

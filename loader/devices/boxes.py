@@ -17,7 +17,7 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.sources.base import ArraySpec
 from windrow.sources.cells import Box, Boxes, Cells, whole
 from windrow.transforms.nodes import Node
-from windrow.transforms.nodes.dealing import grid_spec
+from windrow.transforms.nodes.values import grid_spec
 from windrow.transforms.specs import Spec
 
 

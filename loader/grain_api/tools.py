@@ -6,8 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -26,6 +25,7 @@ from windrow.transforms.arguments import at_least, checked_seed
 from windrow.transforms.nodes import chains_of
 from windrow.transforms.options import MultiprocessingOptions, ReadOptions
 from windrow.transforms.random import philox_key
+from windrow.transforms.record_sizes import nbytes
 
 D = TypeVar("D", bound="Dataset[Any]")
 
@@ -344,16 +344,8 @@ def pick_performance_config(
 
 def _mean_bytes(datasets: list[Any], samples: int) -> float:
     each = math.ceil(samples / max(1, len(datasets)))
-    sizes = [_bytes_of(x) for ds in datasets for x in itertools.islice(ds, each)]
+    sizes = [nbytes(x) for ds in datasets for x in itertools.islice(ds, each)]
     return float(np.mean(sizes)) if sizes else 0.0
-
-
-def _bytes_of(element: Any) -> int:
-    if isinstance(element, Mapping):
-        return sum(map(_bytes_of, element.values()))
-    if isinstance(element, (list, tuple)):
-        return sum(map(_bytes_of, element))
-    return element.nbytes if isinstance(element, np.ndarray) else sys.getsizeof(element)
 
 
 def _chains(ds: Dataset[Any]) -> Iterator[Dataset[Any]]:

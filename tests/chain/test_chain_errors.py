@@ -13,7 +13,6 @@ import windrow
 from windrow import errors
 from windrow.core import absent_names
 from windrow.errors import ArgumentError, ElementError, PlanError, RecordIndexError, WindrowError
-from windrow.transforms import random
 
 M = windrow.MapDataset
 I = windrow.IterDataset  # noqa: E741 - pairs with M
@@ -91,7 +90,6 @@ PLAN: dict[str, Callable[[], Any]] = {
     "buffer": lambda: windrow.ReadOptions(1, -2),
     "bytes": lambda: windrow.ReadOptions(memory_bytes=0),
     "workers": lambda: windrow.multiprocessing.MultiprocessingOptions(-1),
-    "default seed": lambda: random.default_seed([]),
 }
 
 

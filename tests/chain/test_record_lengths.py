@@ -51,7 +51,7 @@ def test_a_pipeline_counts_the_same(tmp_path: Path, records: int) -> None:
         assert [one.tolist() for one in found] == [one.tolist() for one in expected]
         again = windrow.lengths(dataset, path=path, progress=False)
         assert [one.tolist() for one in again] == [one.tolist() for one in expected]
-    with pytest.raises(SourceError, match="was counted of other data"):
+    with pytest.raises(SourceError, match="was made of other data"):
         CountLengths(MapDataset.source(WORDS), path=path)
     with pytest.raises(ArgumentError, match="needs a windrow"):
         CountLengths(WORDS)  # type: ignore[arg-type]
@@ -106,7 +106,7 @@ def test_a_file_keeps_what_was_counted(tmp_path: Path) -> None:
     assert source.calls == 4
     with pytest.raises(SourceError, match=r"other functions\n  there: .*\n  this dataset: .*split"):
         counted(dataset.map(str.split), path=path)
-    with pytest.raises(SourceError, match=r"counted of other data.*\n.*\n.*\nRemove it to count"):
+    with pytest.raises(SourceError, match=r"made of other data.*\n.*\n.*\nRemove it to make"):
         counted(MapDataset.source(Counting(WORDS[1:])), path=path)
 
 

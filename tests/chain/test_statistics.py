@@ -262,9 +262,7 @@ def test_a_file_keeps_them(tmp_path: Path) -> None:
         lambda: computed(MapDataset.source(source).map(np.square), per=[0], path=path),
     ]
     for other in others:
-        with pytest.raises(
-            SourceError, match=r"computed of other data.*\n.*\n.*\nRemove it to compute"
-        ):
+        with pytest.raises(SourceError, match=r"made of other data.*\n.*\n.*\nRemove it to make"):
             other()
     path.write_bytes(b"PK")
     with pytest.raises(SourceError, match="damaged, or not a file of statistics"):

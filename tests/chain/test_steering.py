@@ -67,12 +67,6 @@ def test_the_rest_after_skip_is_the_rest_after_next(
     assert rest(restored) == expected
 
 
-def uneven_lanes() -> IterDataset[Any]:
-    """A mixture of which a lane has one stream less, and ends in the middle of a batch."""
-    parts = [M.range(4).repeat(2).to_iter_dataset(lanes=2), M.range(1).to_iter_dataset(lanes=2)]
-    return IterDataset.mix(parts, at_end="drop").batch(2, batch_fn=list)
-
-
 def check_skip(stream: Any, start: int, count: int) -> None:
     """Check that `skip` after some elements goes where making them goes, and makes none."""
     plain, skipped = iter(stream), iter(stream)
@@ -85,12 +79,6 @@ def check_skip(stream: Any, start: int, count: int) -> None:
     if passed == count:
         assert skipped.get_state() == plain.get_state()
     assert rest(skipped) == rest(plain)
-
-
-@pytest.mark.parametrize("start", [0, 3])
-def test_lanes_skip_as_they_go_on(start: int) -> None:
-    for count in range(12):
-        check_skip(uneven_lanes(), start, count)
 
 
 @pytest.mark.parametrize("shard", [0, 1, 2])
@@ -133,22 +121,6 @@ def test_packed_rows_are_skipped_by_plans(
 ) -> None:
     stream = M.source([np.arange(n) for n in lengths]).pack(10, window=window)
     check_skip(stream, start, count)
-
-
-@given(drawn=make.streams(ours=True), step=st.integers(0, 30))
-def test_seek_goes_to_an_element_from_anywhere(drawn: make.Drawn, step: int) -> None:
-    elements = rest(make.build(drawn.recipe))
-    iterator = iter(make.build(drawn.recipe))
-    for _ in range(3):
-        next(iterator, None)
-    if step > len(elements):
-        before = iterator.get_state()
-        with pytest.raises(windrow.errors.RecordIndexError, match=f"has {len(elements)} elements"):
-            iterator.seek(step)
-        assert iterator.get_state() == before
-    else:
-        iterator.seek(step)
-        assert rest(iterator) == elements[step:]
 
 
 def over_random_access(source: Any) -> dict[str, IterDataset[Any]]:

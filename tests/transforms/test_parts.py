@@ -20,7 +20,7 @@ from windrow.sources import ArraySpec, Field, Window, WindowDataSource, ZarrData
 from windrow.sources.cells import Boxes, Cells, cut, whole
 from windrow.transforms.locality import array_leaves
 from windrow.transforms.nodes import fingerprint, narrowed, sources_of
-from windrow.transforms.nodes.dealing import grid_spec
+from windrow.transforms.nodes.values import grid_spec
 
 SIZES = {"lat": 12, "lon": 16}
 OPTIONS = ReadOptions(num_threads=2, prefetch_buffer_size=4)

@@ -257,7 +257,8 @@ class Node(abc.ABC):
 
         None if only running `blocks` shows it. `unit` is as in `blocks`.
         """
-        return None
+        is_same = self.stream_step is Step.NOTHING
+        return moves.after(0, position, count, unit) if is_same else None
 
     @property
     def width(self) -> int:

@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from windrow.sources.base import IntArray
-from windrow.transforms import specs
 from windrow.transforms.amounts import PackCounts
 from windrow.transforms.nodes.following import over
 from windrow.transforms.positions import run_numbers
-from windrow.transforms.specs import Spec
 
 if TYPE_CHECKING:
     from windrow.sources.cells import Boxes
@@ -202,37 +199,8 @@ class MakesBoxes(abc.ABC):
         """
 
 
-class ReadsBoxes(abc.ABC):
-    """A node without parents that may make boxes of its elements alone."""
-
-    @abc.abstractmethod
-    def with_boxes(self, boxes: Boxes) -> Any:
-        """The node that makes only boxes of its elements; None if it cannot."""
-
-
-class KnowsGrid(abc.ABC):
-    """A node that knows the shapes of its elements where it does not know their dtypes."""
-
-    @abc.abstractmethod
-    def grid_spec(self) -> Spec:
-        """The spec of an element, whose dtypes may be others: see `grid_spec`."""
-
-
 def boxes_of_parents(node: Any, boxes: Boxes) -> tuple[Sequence[Boxes], Boxes] | None:
     """What makes boxes of the elements of any node with parents: see `MakesBoxes`."""
     if isinstance(node, MakesBoxes):
         return node.boxes_of_parents(boxes)
     return ([boxes] * len(node.parents), boxes) if node.keeps_elements else None
-
-
-def grid_spec(node: Any) -> Spec:
-    """The spec of an element of any node; where a local map declares none, dtypes may be others.
-
-    Raises:
-        PlanError: If shapes are not known before an element is made.
-    """
-    if isinstance(node, KnowsGrid):
-        return node.grid_spec()
-    parents = [functools.partial(grid_spec, parent) for parent in node.parents]
-    found: Spec = node.spec(specs.Lazy(parents))
-    return found

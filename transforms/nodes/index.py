@@ -19,14 +19,13 @@ from windrow.transforms import layouts, orders
 from windrow.transforms.arguments import at_least, check_times
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
-from windrow.transforms.moves import Moved, Moves
 from windrow.transforms.nodes.base import ENDLESS, Node
 from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt
 from windrow.transforms.nodes.following import group_size, over
 from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.same import SameIndices, SameLength
 from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
-from windrow.transforms.positions import Positions, positions, run_numbers
+from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
 
 
@@ -69,11 +68,6 @@ class SeedNode(GivesSeed, SameIndices, IndexNode):
     @property
     def label(self) -> str:
         return f"seed({self.seed})"
-
-    def position_after(
-        self, position: Sequence[int], count: int, moves: Moves, unit: int | None
-    ) -> Moved:
-        return moves.after(0, position, count, unit)
 
     def to_parent(self, at: Positions) -> Positions:
         return at
@@ -242,27 +236,20 @@ class RepeatNode(DealtToLanes, IndexNode):
     ) -> tuple[IntArray, IntArray]:
         if self._dealt_epoch(0) is None:
             return super().lane_indices(starts, counts, numbers, lanes)
-        each, left, epochs = self.parent.length, counts.copy(), starts // self.parent.length
-        places, firsts, found = [list[IntArray]() for _ in range(3)]
-        while True:
-            waiting = np.flatnonzero((left > 0) & (epochs < self.length // each))
-            if not len(waiting):
-                break
-            epoch = int(epochs[waiting].min())
-            own = waiting[epochs[waiting] == epoch]
-            bounds = self._dealt_epoch(epoch)
-            if bounds is not None:
-                first = np.maximum(bounds[numbers[own]], starts[own])
-                count = np.clip(bounds[numbers[own] + 1] - first, 0, left[own])
-                left[own] -= count
-                for parts, part in ((places, own), (firsts, first), (found, count)):
-                    parts.append(part)
-            epochs[own] += 1
-        if not places:
-            return np.zeros(0, np.int64), counts - left
-        in_lanes = np.argsort(np.concatenate(places), kind="stable")
-        runs = np.concatenate(found)[in_lanes], np.concatenate(firsts)[in_lanes]
-        return run_numbers(*runs), counts - left
+        found, taken = [np.zeros(0, np.int64)], counts.copy()
+        for k, lane in enumerate(numbers.tolist()):
+            start, left = int(starts[k]), int(counts[k])
+            for epoch in range(start // self.parent.length, self.length // self.parent.length):
+                if not left:
+                    break
+                bounds = self._dealt_epoch(epoch)
+                if bounds is not None:
+                    first = max(int(bounds[lane]), start)
+                    some = np.arange(first, min(int(bounds[lane + 1]), first + left))
+                    found.append(some)
+                    left -= len(some)
+            taken[k] -= left
+        return np.concatenate(found), taken
 
     def lane_of(self, indices: IntArray, lanes: int) -> IntArray:
         if self._dealt_epoch(0) is None:

@@ -15,7 +15,6 @@ from windrow.transforms.columns import PythonInts
 from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import RecordLengths
 from windrow.transforms.nodes.base import Node
-from windrow.transforms.nodes.dealing import ReadsBoxes
 from windrow.transforms.positions import Positions
 from windrow.transforms.record_sizes import record_bytes
 from windrow.transforms.specs import Spec
@@ -38,7 +37,7 @@ class LaidOut(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SourceNode(ReadsBoxes, Node):
+class SourceNode(Node):
     """The records of a source, in its order."""
 
     source: Any
@@ -73,6 +72,7 @@ class SourceNode(ReadsBoxes, Node):
         return specs.checked(declared, f"{name}.spec")
 
     def with_boxes(self, boxes: Boxes) -> Node | None:
+        """The node that makes only boxes of its elements; None if it cannot."""
         # Few chains are narrowed: others do not load it.
         from windrow.sources.cells import Narrowable
 

@@ -24,10 +24,11 @@ from windrow.transforms.amounts import Amount
 from windrow.transforms.columns import rebuilt
 from windrow.transforms.locality import are_whole, array_leaves, children, some_of, whole_box
 from windrow.transforms.nodes.base import Indices, Node
-from windrow.transforms.nodes.dealing import ReadsBoxes, boxes_of_parents, grid_spec
+from windrow.transforms.nodes.dealing import boxes_of_parents
 from windrow.transforms.nodes.following import over
 from windrow.transforms.nodes.metadata import element_bytes, known_spec
-from windrow.transforms.nodes.values import ValueNode
+from windrow.transforms.nodes.values import ValueNode, grid_spec
+from windrow.transforms.nodes.whole_chain import source_of
 from windrow.transforms.record_sizes import spec_bytes
 from windrow.transforms.specs import Spec
 from windrow.transforms.tables import Columnar, Listed, Table
@@ -59,7 +60,8 @@ class _BoxesOfParents:
 
     def _new(self, node: Node, boxes: Boxes) -> Node:
         if not node.parents:
-            own = node.with_boxes(boxes) if isinstance(node, ReadsBoxes) else None
+            leaf: Any = node
+            own = leaf.with_boxes(boxes) if source_of(node) is not None else None
             return own or _cut(node, node, boxes)
         found = boxes_of_parents(node, boxes)
         if found is None:

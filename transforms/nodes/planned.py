@@ -372,21 +372,16 @@ class PlannedNode(NumbersWithGaps, RegroupNode):
         """The first windows of an epoch, whose groups are counted."""
         return min(self._windows, max(1, _COUNTED // self.unit))
 
-    def indices_in(self, windows: int) -> Amount:
-        """Groups of some windows, each as in the windows of the first epoch."""
-        counts, is_whole = self.pack_counts()
-        if not self.length:
-            return Amount.exactly(0)
-        epochs, rest = divmod(windows, self._windows)
-        if is_whole and not rest and epochs == 1:
-            return Amount.exactly(counts.rows)
-        likely = counts.rows * windows / self._counted_windows
-        return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
-
     def elements(self) -> Amount:
         if self.is_endless():
             return Amount.exactly(math.inf)
-        return self.indices_in(self.length >> GROUP_BITS)
+        counts, is_whole = self.pack_counts()
+        windows = self.length >> GROUP_BITS
+        if is_whole and windows == self._windows:
+            return Amount.exactly(counts.rows)
+        # Each window as in the windows of the first epoch.
+        likely = counts.rows * windows / self._counted_windows
+        return Amount(math.floor(0.9 * likely), math.ceil(1.1 * likely))
 
     def is_endless(self) -> bool:
         return self.length >= ENDLESS

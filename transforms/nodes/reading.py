@@ -164,8 +164,7 @@ def takes_again(node: Node) -> bool:
 def takes_each(node: Node) -> bool:
     """Whether every pass of a node takes each element of its only parent once."""
     if isinstance(node, SliceNode):  # of what repeats for ever
-        whole = pass_length(node.parent) if node.parent.is_endless() else node.parent.length
-        return (node.start, node.step) == (0, 1) and node.length >= whole
+        return (node.start, node.step) == (0, 1) and node.length >= pass_length(node.parent)
     if len(node.parents) > 1 or ends_parents(node):
         return False
     if isinstance(node, JoinsLanes) and len(node.run_lanes[0]) < node.run_lanes[1]:

@@ -39,7 +39,6 @@ from windrow.transforms.nodes.routing import spec_of_any
 from windrow.transforms.nodes.same import UnseenNode
 from windrow.transforms.nodes.whole_chain import may_be_absent, parents_first, walk
 from windrow.transforms.options import DatasetOptions, ReadOptions
-from windrow.transforms.positions import Positions
 from windrow.transforms.row_blocks import (
     Block,
     Blocks,
@@ -252,7 +251,8 @@ class StreamWindowShuffleNode(SameElementsNode):
     needs_many: ClassVar[bool] = True
 
     def over_random_access(self, parents: tuple[Node, ...]) -> Node:
-        return _TurnedWindowsNode(parents, self.window_size, self.seed)
+        # A stream takes the elements of a window from its end, and they are as far apart.
+        return WindowShuffleNode(parents, self.window_size, self.seed)
 
     def count(self) -> int:
         at_least(1, self.window_size, "window_shuffle: window_size")
@@ -281,20 +281,6 @@ class StreamWindowShuffleNode(SameElementsNode):
             before, given, count, self.window_size, lambda at, rows: moves.after(0, at, rows)
         )
         return Moved([*found.position, window + found.groups, found.given], found.passed)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _TurnedWindowsNode(WindowShuffleNode):
-    """The order in which a stream gives out its shuffled windows: `orders.window_order`.
-
-    A stream takes the elements of a window from its end, so each window of the order is turned.
-    """
-
-    def to_parent(self, at: Positions) -> Positions:
-        size = min(self.window_size, self.length)
-        first = at.offsets // size * size
-        last = first + np.minimum(size, self.length - first) - 1
-        return super().to_parent(Positions(at.epochs, first + last - at.offsets))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

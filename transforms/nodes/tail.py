@@ -23,7 +23,7 @@ from windrow.transforms.nodes.lanes import LaneBatchNode, LaneRowsNode, RowsNode
 from windrow.transforms.nodes.regroup import BatchNode
 from windrow.transforms.nodes.shard import ShardBatchNode, another_batch
 from windrow.transforms.nodes.streams import as_batch, lanes_of
-from windrow.transforms.nodes.whole_chain import fingerprint_of
+from windrow.transforms.nodes.whole_chain import fingerprint
 
 
 class RowPosition(NamedTuple):
@@ -233,8 +233,8 @@ class Tail:
         return self.node if self.batch is None else self.batch.parent
 
     def fingerprint(self, *, earlier: bool = False) -> str:
-        """Names the chain and its data, without the last batch: see `fingerprint_of`."""
-        return fingerprint_of(self.node, self.batch, earlier=earlier)
+        """Names the chain and its data, without the last batch: see `fingerprint`."""
+        return fingerprint(self.node, self.batch, earlier=earlier)
 
 
 def tail_of(node: Node) -> Tail:

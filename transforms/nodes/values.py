@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +19,7 @@ from windrow.transforms.layouts import Layout
 from windrow.transforms.lengths import GIVE_LENGTHS, RecordLengths
 from windrow.transforms.moves import Moved, Moves, after_groups
 from windrow.transforms.nodes.base import STREAM, Indices, Node
-from windrow.transforms.nodes.dealing import KnowsGrid, MakesBoxes, grid_spec
+from windrow.transforms.nodes.dealing import MakesBoxes
 from windrow.transforms.nodes.metadata import known_lengths
 from windrow.transforms.nodes.same import SameIndices
 from windrow.transforms.nodes.whole_chain import follows_batch
@@ -183,7 +184,7 @@ def locality_after(node: Node, local: Any, halo: Any, wrap: Any) -> Locality | N
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LocalMap(MakesBoxes, KnowsGrid, FunctionNode):
+class LocalMap(MakesBoxes, FunctionNode):
     """A map that may promise to keep lengths, and to be local: see `windrow.transforms.locality`."""
 
     keeps_length: bool = False
@@ -200,6 +201,7 @@ class LocalMap(MakesBoxes, KnowsGrid, FunctionNode):
         return declared_spec(self.label, self.function, "Map", parents)
 
     def grid_spec(self) -> Spec:
+        """The spec of an element, whose dtypes may be others: see `grid_spec`."""
         try:
             return self.spec(specs.Lazy([lambda: grid_spec(self.parent)]))
         except PlanError:
@@ -212,6 +214,18 @@ class LocalMap(MakesBoxes, KnowsGrid, FunctionNode):
             return None
         asked, made = self.locality.of_parent(boxes, self.grid_spec(), grid_spec(self.parent))
         return ([asked], made) if asked else None
+
+
+def grid_spec(node: Node) -> Spec:
+    """The spec of an element of any node; where a local map declares none, dtypes may be others.
+
+    Raises:
+        PlanError: If shapes are not known before an element is made.
+    """
+    own: Any = getattr(node, "grid_spec", None)  # of a `LocalMap`
+    if own is not None:
+        return own()
+    return node.spec(specs.Lazy([functools.partial(grid_spec, p) for p in node.parents]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -157,17 +157,12 @@ def described(node: Node, *, as_written: bool = False) -> str:
     return f"{before} > {own}"
 
 
-def fingerprint(node: Node, *, earlier: bool = False) -> str:
-    """Names the chain and its data: 16 hex digits of a hash over every node's label and length."""
-    return fingerprint_of(node, None, earlier=earlier)
-
-
-def fingerprint_of(node: Node, batch: Node | None, *, earlier: bool = False) -> str:
-    """Names the chain and its data without its last batch, on which later lengths depend.
+def fingerprint(node: Node, batch: Node | None = None, *, earlier: bool = False) -> str:
+    """Name the chain and its data: 16 hex digits of a hash over every node's label and length.
 
     Args:
         node: The end of the chain.
-        batch: Its last batch, or None for the whole chain.
+        batch: Its last batch, to leave out that batch, on which later lengths depend.
         earlier: Whether the first records of a source count as the source when it had no more.
     """
     rest = node if batch is None else batch.parent

@@ -254,7 +254,7 @@ def test_some_arrays_by_new_names(tmp_path: Path) -> None:
 
 def test_a_part_along_an_axis(tmp_path: Path) -> None:
     wanted = make_group(tmp_path / "source")
-    part = {"time": slice(5, 28), "x": slice(1, None)}
+    part: dict[str | int, Any] = {"time": slice(5, 28), "x": slice(1, None)}
     zarr_to_zarr(tmp_path / "source", tmp_path / "out", axes=part, progress=False)
     found = values_in(tmp_path / "out", "temperature")
     assert np.array_equal(found, wanted["temperature"][5:28, :, 1:])

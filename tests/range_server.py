@@ -171,7 +171,7 @@ class RangeServer:
             listings: Whether a folder is an HTML page of links.
             user: Name and password for basic authentication; status 401 without.
             need_header: A header and its value; status 403 without.
-            headers: What answers with a file have beside the usual.
+            headers: What answers with a file have beside the usual; '' leaves a header out.
             methods: Requests that faults are for.
             port: A port of 127.0.0.1, or 0 for a free one there; else one of an address of its own.
         """
@@ -435,6 +435,7 @@ class RangeServer:
             "Last-Modified": "Sat, 01 Jan 2000 00:00:00 GMT",
             **self.headers,
         }
+        headers = {name: value for name, value in headers.items() if value}
         etag = self._etag(request.path, data)
         if self.etags:
             headers["ETag"] = etag

@@ -117,7 +117,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources": 3437,
     "windrow.transforms": 6104,
     "windrow.transforms.nodes": 8851,
-    "windrow.sources.remote": 2976,
+    "windrow.sources.remote": 2981,
     "windrow.sources.zarr": 9885,
     "windrow.sources.array_record": 2895,
     "windrow.sources.windows": 4095,

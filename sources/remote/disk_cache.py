@@ -104,7 +104,7 @@ class DiskCache:
         """Return the bytes of ranges `[begin, end)`; None for others."""
         wanted = list(zip(begin.tolist(), end.tolist(), strict=True))
         found = _KeptRanges([None] * len(wanted))
-        if file.version:
+        if file.has_version:
             self._try("get", partial(self._find, found, _key(file, self._settings), wanted))
         if found.old or found.damaged:
             self._try("put", found.note)
@@ -115,7 +115,7 @@ class DiskCache:
     ) -> None:
         """Keep ranges `[begin, end)` from `data`, which begins at `start`."""
         size = int((end - begin).sum())
-        if not file.version or not 0 < size <= min(_MOST_BYTES, self._most_bytes // 4):
+        if not file.has_version or not 0 < size <= min(_MOST_BYTES, self._most_bytes // 4):
             return
         key, view, rows = _key(file, self._settings), memoryview(data), list[_Row]()
         for first, stop in zip(begin.tolist(), end.tolist(), strict=True):

@@ -17,8 +17,8 @@ class RemoteFile:
     Args:
         url: The URL as it was given; it may hold credentials.
         size_bytes: The length of the file.
-        version: Distinguishes it from another file at the same URL: an ETag, a generation, a time;
-            empty if the server states none of these.
+        version: Distinguishes it from another file at the same URL: an ETag, a generation, a time; the
+            length in bytes if the server states none of these.
     """
 
     url: str
@@ -27,6 +27,11 @@ class RemoteFile:
 
     def __repr__(self) -> str:
         return f"RemoteFile({self.shown!r}, {self.size_bytes:,} bytes, version={self.version!r})"
+
+    @property
+    def has_version(self) -> bool:
+        """Whether the server states more than the length of the file."""
+        return self.version not in ("", f"{self.size_bytes} bytes")
 
     @property
     def shown(self) -> str:

@@ -257,8 +257,11 @@ def test_processes_that_write_at_once_share_what_they_keep(
     assert [at for at, kept in enumerate(got(cache, *ranges)) if kept] == sorted(written)
 
 
-def test_a_file_without_a_version_is_not_kept(cache: DiskCache, tmp_path: Path) -> None:
-    file = RemoteFile(FILE.url, FILE.size_bytes)
+@pytest.mark.parametrize("version", ["", f"{FILE.size_bytes} bytes"])
+def test_a_file_without_a_version_is_not_kept(
+    cache: DiskCache, tmp_path: Path, version: str
+) -> None:
+    file = RemoteFile(FILE.url, FILE.size_bytes, version)
     put(cache, (0, 100), file=file)
     assert got(cache, (0, 100), file=file) == [False]
     assert not (tmp_path / "cache").exists()

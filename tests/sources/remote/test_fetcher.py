@@ -252,6 +252,17 @@ def test_a_server_that_takes_no_ranges_from_the_end_is_asked_from_the_beginning(
     assert asked == ["bytes=-100", "", "bytes=10140-10239"]
 
 
+def test_a_server_without_versions_is_read_by_the_length_of_its_files() -> None:
+    with RangeServer({"a.bin": DATA}, etags=False, headers={"Last-Modified": ""}) as server:
+        reader = fetcher()
+        file = reader.tails([server.url("a.bin")], 10)[0].file
+        assert not file.has_version
+        assert reader.read([ByteRange(file, 0, 9)]) == [DATA[:9]]
+        server.put("a.bin", DATA + b"more")
+        with pytest.raises(ReadError, match="has changed since it was opened"):
+            reader.read([ByteRange(file, 0, 9)])
+
+
 def test_calls_side_by_side_share_the_bound() -> None:
     with RangeServer({"a.bin": DATA}, latency_s=0.02) as running:
         reader = fetcher(RemoteOptions(in_flight_bytes=1000))

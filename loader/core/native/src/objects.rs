@@ -441,10 +441,12 @@ fn is_out_of_range(error: &Error) -> bool {
     matches!(error, Error::Generic { .. }) && text_of(error).contains("416 Range Not Satisfiable")
 }
 
+/// What distinguishes an object from another at its path; its size, if the server states nothing else.
 fn version_of(meta: &object_store::ObjectMeta) -> String {
-    match &meta.e_tag {
-        Some(tag) => format!("ETag {tag}"),
-        None => format!("Last-Modified {}", meta.last_modified.timestamp()),
+    match (&meta.e_tag, meta.last_modified.timestamp()) {
+        (Some(tag), _) => format!("ETag {tag}"),
+        (None, 0) => format!("{} bytes", meta.size),
+        (None, seconds) => format!("Last-Modified {seconds}"),
     }
 }
 

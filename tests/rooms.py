@@ -118,7 +118,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.transforms": 6104,
     "windrow.transforms.nodes": 8851,
     "windrow.sources.remote": 2981,
-    "windrow.sources.zarr": 9885,
+    "windrow.sources.zarr": 9865,
     "windrow.sources.array_record": 2895,
     "windrow.sources.windows": 4095,
     "windrow.sources.tf_example": 913,

@@ -27,6 +27,8 @@ from windrow.sources.zarr.names import Found
 from windrow.sources.zarr.objects import HeldArray
 from windrow.sources.zarr.plain import (
     PlainArray,
+    PlainBoxReader,
+    PlainRowReader,
     PlainStore,
     is_read_by_row,
     native_chunks,
@@ -194,7 +196,7 @@ class OpenArray:
         sizes = zip(self.chunk, self.shape, strict=True)
         shape = tuple(max(1, min(c or n, n)) for c, n in sizes)
         if isinstance(backend, PlainStore):
-            return backend.boxes(), shape, shift
+            return PlainBoxReader(backend), shape, shift
         return PythonReader(backend, shape), shape, shift
 
     @property
@@ -316,7 +318,7 @@ def _direct_or_reason(what: str, found: Found, direct: bool | None) -> PlainStor
 def _open_directly(found: Found, store: PlainStore) -> OpenArray:
     plain = store.plain
     alone = not store.is_remote_source and is_read_by_row(plain)
-    part = _part(found, plain, plain.chunk_shape[0], store.rows(), alone=alone)
+    part = _part(found, plain, plain.chunk_shape[0], PlainRowReader(store), alone=alone)
     return OpenArray(_with_fitting_dims(found, plain.shape), part, plain.chunk_shape, store)
 
 

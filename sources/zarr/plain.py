@@ -212,13 +212,15 @@ class PlainStore:
         self.plain, self.chunks = plain, chunks
         self._object_bytes: int | None = None
 
-    def rows(self) -> PlainRowReader:
-        """The reader of rows."""
-        return PlainRowReader(self)
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return PlainChecks(self)
 
-    def boxes(self) -> PlainBoxReader:
-        """The reader of boxes."""
-        return PlainBoxReader(self)
+    def started(
+        self, reader: PlainReader, wanted: Sequence[Span | Box | Scattered], *, inline: bool
+    ) -> Future[None]:
+        """Start reading items by `reader`; the future has a ReadError if one fails."""
+        return reader.started(wanted, inline=inline)
 
     def stored_bytes(self, chunks: int, *, single: bool = False) -> int:
         """Bytes of some chunks in storage, estimated from the first stored object.
@@ -316,10 +318,10 @@ class PlainStore:
             self.plain.presence.refuse_gone(self.plain.folder)
 
 
-class _PlainReader(abc.ABC):
+class PlainReader(abc.ABC):
     """Reads items: rows of a row of chunks, or boxes of a chunk."""
 
-    _names_cells: bool
+    names_cells: bool
     """Whether an error names cells instead of records."""
 
     def __init__(self, store: PlainStore) -> None:
@@ -328,25 +330,32 @@ class _PlainReader(abc.ABC):
 
     def checks(self) -> Checks:
         """The chunks of the array."""
-        return PlainChecks(self._store)
+        return self._store.checks()
 
     def start(self, wanted: Sequence[Any], pool: Executor) -> Future[None]:
         """Start reading items on the core's threads; the future has a ReadError if one fails."""
-        return self._started(wanted, inline=isinstance(pool, InlineExecutor))
+        return self._store.started(self, wanted, inline=isinstance(pool, InlineExecutor))
 
     def start_scattered(self, wanted: Sequence[Any]) -> Future[None]:
         """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
-        return self._started(wanted, inline=False)
+        return self._store.started(self, wanted, inline=False)
 
     @abc.abstractmethod
-    def _begin(self, items: Sequence[Any], *, inline: bool) -> Any:
-        """Begin to read items by the core."""
+    def begin(
+        self,
+        items: Sequence[Any],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        """Begin to read items by the core; `stored` are their chunks, if they lie in no folder."""
 
     @abc.abstractmethod
-    def _coords(self, item: Any) -> list[Cells]:
+    def coords(self, item: Any) -> list[Cells]:
         """The coordinates of the chunks of an item."""
 
-    def _started(self, wanted: Sequence[Span | Box | Scattered], *, inline: bool) -> Future[None]:
+    def started(self, wanted: Sequence[Span | Box | Scattered], *, inline: bool) -> Future[None]:
+        """Start reading items of local files; the future has a ReadError if one fails."""
         items = [
             (number, item)
             for number, item in enumerate(wanted)
@@ -365,32 +374,32 @@ class _PlainReader(abc.ABC):
             if errors:
                 raise partly_read(None, errors)
 
-        reading = self._begin([item for _, item in items], inline=inline)
+        reading = self.begin([item for _, item in items], inline=inline)
         return native_read(reading, finish, inline=inline)
 
     def _of_same_chunks(
         self, items: Sequence[tuple[int, Any]], at: int
     ) -> Sequence[tuple[int, Any]]:
         """An item that failed, and those after it of the same chunks, which the core reads with it."""
-        coords, stop = self._coords(items[at][1]), at + 1
-        while stop < len(items) and self._coords(items[stop][1]) == coords:
+        coords, stop = self.coords(items[at][1]), at + 1
+        while stop < len(items) and self.coords(items[stop][1]) == coords:
             stop += 1
         return items[at:stop]
 
     def _read_again(self, items: Sequence[Any]) -> None:
-        coords = self._coords(items[0])
-        self._store.look_again(coords, cells=self._names_cells)
-        reading = self._begin(items, inline=True)
+        coords = self.coords(items[0])
+        self._store.look_again(coords, cells=self.names_cells)
+        reading = self.begin(items, inline=True)
         reading.wait(help=True)
         for _, why in reading.failures():
             why = f"it changes while it is read ({why})"
-            raise self._store.damaged(coords[0], why, cells=self._names_cells)
+            raise self._store.damaged(coords[0], why, cells=self.names_cells)
 
 
-class PlainRowReader(_PlainReader):
+class PlainRowReader(PlainReader):
     """Reads rows; a `ScatterReader` and a `RunReader`."""
 
-    _names_cells = False
+    names_cells = False
 
     def output(
         self,
@@ -426,10 +435,16 @@ class PlainRowReader(_PlainReader):
         size = self._store.stored_bytes(math.prod(self._plain.grid[1:]), single=single)
         return np.full(len(chunks), size, np.int64)
 
-    def _begin(self, items: Sequence[Any], *, inline: bool) -> Any:
-        return self._chunks.start(items, inline=inline)
+    def begin(
+        self,
+        items: Sequence[Any],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        return self._chunks.start(items, stored, inline=inline)
 
-    def _coords(self, item: Span | Scattered) -> list[Cells]:
+    def coords(self, item: Span | Scattered) -> list[Cells]:
         size = self._plain.chunk_shape[0]
         return self._across(item.chunk if isinstance(item, Scattered) else item.first // size)
 
@@ -440,22 +455,23 @@ class PlainRowReader(_PlainReader):
     def _gathered(self, first: IntArray, size: int) -> AnyArray:
         """Runs of `size` rows, end to end in new memory."""
         plain = self._plain
-        out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
-        if out.size:
+        if not self._store.is_remote_source:
+            out = buffer_pool.empty((len(first) * size, *plain.shape[1:]), plain.dtype)
+            if not out.size:
+                return out
             failed, missing = self._chunks.gather(first, size, out)
-            if failed:
-                rows, chunk_rows = (first[:, None] + np.arange(size)).ravel(), plain.chunk_shape[0]
-                start = partial(self.start, pool=InlineExecutor())
-                shape = plain.shape[1:]
-                return rows_read(rows, lambda rows: rows // chunk_rows, start, shape, plain.dtype)
-            self._store.check_presence(missing)
-        return out
+            if not failed:
+                self._store.check_presence(missing)
+                return out
+        rows, chunk_rows = (first[:, None] + np.arange(size)).ravel(), plain.chunk_shape[0]
+        start = partial(self.start, pool=InlineExecutor())
+        return rows_read(rows, lambda rows: rows // chunk_rows, start, plain.shape[1:], plain.dtype)
 
 
-class PlainBoxReader(_PlainReader):
+class PlainBoxReader(PlainReader):
     """Reads boxes; a `BoxScatterReader`."""
 
-    _names_cells = True
+    names_cells = True
 
     def output(
         self, out: Sequence[AnyArray], chunks: int, which: IntArray, *columns: IntArray
@@ -467,10 +483,16 @@ class PlainBoxReader(_PlainReader):
         """Bytes of chunks in storage, estimated from the first stored object."""
         return np.full(len(chunks), self._store.stored_bytes(1), np.int64)
 
-    def _begin(self, items: Sequence[Any], *, inline: bool) -> Any:
-        return self._chunks.start_boxes(items, inline=inline)
+    def begin(
+        self,
+        items: Sequence[Any],
+        stored: Mapping[int, StoredChunk] | None = None,
+        *,
+        inline: bool = False,
+    ) -> Any:
+        return self._chunks.start_boxes(items, stored, inline=inline)
 
-    def _coords(self, item: Box | Scattered) -> list[Cells]:
+    def coords(self, item: Box | Scattered) -> list[Cells]:
         if isinstance(item, Box):
             return [tuple(map(int.__floordiv__, item.first, self._plain.chunk_shape))]
         return [tuple(map(int, np.unravel_index(item.chunk, self._plain.grid)))]

@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,6 @@ import numpy as np
 
 from windrow.core.native import native
 from windrow.errors import ReadError, WindrowError
-from windrow.sources.base import AnyArray, IntArray
 from windrow.sources.chunks import Box, Scattered, Span, partly_read
 from windrow.sources.scan import Checks
 from windrow.sources.zarr.codecs import ChunkDamageError
@@ -34,11 +33,10 @@ from windrow.sources.zarr.plain import (
     PlainArray,
     PlainBoxReader,
     PlainChecks,
-    PlainRowReader,
+    PlainReader,
     PlainStore,
     native_chunks,
 )
-from windrow.sources.zarr.reads import rows_read
 from windrow.sources.zarr.remote import RemotePresence
 from windrow.sources.zarr.remote_chunks import RemoteChunks
 from windrow.sources.zarr.stores import Access
@@ -74,19 +72,15 @@ class RemotePlain(PlainStore):
         super().__init__(plain, chunks)
         self.access, self.fetched = access, fetched
 
-    def rows(self) -> RemoteRowReader:
-        """The reader of rows."""
-        return RemoteRowReader(self)
-
-    def boxes(self) -> RemoteBoxReader:
-        """The reader of boxes."""
-        return RemoteBoxReader(self)
+    def checks(self) -> Checks:
+        """The chunks of the array."""
+        return RemoteChecks(self)
 
     def stored_bytes(self, chunks: int, *, single: bool = False) -> int:
         """Bytes of some chunks in memory: their bytes in storage are not known."""
         return self.plain.chunk_bytes * chunks
 
-    def look_sometimes(self) -> None:
+    def _look_sometimes(self) -> None:
         """Check at intervals that the array is still there; raises ReadError."""
         presence: Any = self.plain.presence
         presence.look_sometimes(self.access.run, self.plain.folder)
@@ -104,71 +98,55 @@ class RemotePlain(PlainStore):
         records = None if cells else spans[0]
         return damaged(plain.name, plain.folder, held, f"{shown}: {why}", records=records)
 
+    # ---- reads
 
-class _RemoteReader:
-    """Reads items of a `RemotePlain`; a mixture with the readers of local arrays."""
+    def started(
+        self, reader: PlainReader, wanted: Sequence[Span | Box | Scattered], *, inline: bool
+    ) -> Future[None]:
+        """Start reading items in a thread; the future has a ReadError if one fails, with a `Rest`."""
+        return self.access.run(partial(self._run, reader, wanted))
 
-    _store: RemotePlain
-    _chunks: NativeChunks
-    _names_cells: bool
-    _coords: Callable[[Any], list[Cells]]
-
-    def checks(self) -> Checks:
-        """The chunks of the array."""
-        return RemoteChecks(self._store)
-
-    def start(self, wanted: Sequence[Any], pool: Executor) -> Future[None]:
-        """Start reading items; the future has a ReadError if one fails."""
-        return self.start_scattered(wanted)
-
-    def start_scattered(self, wanted: Sequence[Any]) -> Future[None]:
-        """Start reading items; the future has a ReadError if one fails, with a `Rest` of items."""
-        return self._store.access.run(partial(self._run, wanted))
-
-    def _decoding(self, items: Sequence[Any], stored: dict[int, bytes | None]) -> Any:
-        raise NotImplementedError
-
-    def _run(self, wanted: Sequence[Span | Box | Scattered]) -> None:
-        self._store.look_sometimes()
-        groups = self._grouped(wanted)
-        refused, errors = self._read(groups, again=False)
+    def _run(self, reader: PlainReader, wanted: Sequence[Span | Box | Scattered]) -> None:
+        self._look_sometimes()
+        groups = self._grouped(reader, wanted)
+        refused, errors = self._read(reader, groups, again=False)
         if refused:
             again = [dataclasses.replace(group, left=len(group.chunks)) for group in refused]
-            refused, others = self._read(again, again=True)
+            refused, others = self._read(reader, again, again=True)
             errors |= others
-        store, cells = self._store, self._names_cells
         for group, why in refused.items():
-            error = store.error(group.chunks[0], why, cells=cells)
+            error = self.error(group.chunks[0], why, cells=reader.names_cells)
             errors |= dict.fromkeys(group.places, error)
         if errors:
             raise partly_read(None, errors)
 
-    def _grouped(self, wanted: Sequence[Span | Box | Scattered]) -> list[_Group]:
+    def _grouped(
+        self, reader: PlainReader, wanted: Sequence[Span | Box | Scattered]
+    ) -> list[_Group]:
         """The items by their chunks, without those that need nothing."""
         groups: dict[tuple[Cells, ...], _Group] = {}
         for place, item in enumerate(wanted):
             if not isinstance(item, Scattered) and not item.out.size:
                 continue
-            coords = tuple(self._coords(item))
+            coords = tuple(reader.coords(item))
             group = groups.get(coords)
             if group is None:
-                grid = self._store.plain.grid
-                chunks = np.ravel_multi_index(np.transpose(coords), grid).tolist()
+                chunks = np.ravel_multi_index(np.transpose(coords), self.plain.grid).tolist()
                 group = groups[coords] = _Group(chunks, [], [], len(chunks))
             group.items.append(item)
             group.places.append(place)
         return list(groups.values())
 
     def _read(
-        self, groups: Sequence[_Group], *, again: bool
+        self, reader: PlainReader, groups: Sequence[_Group], *, again: bool
     ) -> tuple[dict[_Group, str], dict[int, ReadError]]:
         """Read groups. Returns why the core refused some, and the errors of items that did not come."""
-        store, of_chunk = self._store, {n: group for group in groups for n in group.chunks}
+        of_chunk = {n: group for group in groups for n in group.chunks}
         refused, errors = dict[_Group, str](), dict[int, ReadError]()
         stored: dict[int, bytes | None] = {}
         readings: list[tuple[Any, list[_Group]]] = []
         try:
-            for some in store.fetched.fetched(of_chunk, again=again):
+            for some in self.fetched.fetched(of_chunk, again=again):
                 ready, is_missing = list[_Group](), False
                 for number, chunk in some.items():
                     group = of_chunk[number]
@@ -176,7 +154,7 @@ class _RemoteReader:
                     if isinstance(chunk, ChunkDamageError):
                         refused[group] = str(chunk)
                     elif isinstance(chunk, WindrowError):
-                        error = store.error(number, chunk, cells=self._names_cells)
+                        error = self.error(number, chunk, cells=reader.names_cells)
                         errors |= dict.fromkeys(group.places, error)
                     else:
                         stored[number] = chunk
@@ -184,40 +162,18 @@ class _RemoteReader:
                     if not group.left and all(n in stored for n in group.chunks):
                         ready.append(group)
                 if is_missing:
-                    store.check_presence(True)
+                    self.check_presence(True)
                 if ready:
                     items = [item for group in ready for item in group.items]
                     given = {n: stored.pop(n) for group in ready for n in group.chunks}
                     of_items = [group for group in ready for _ in group.items]
-                    readings.append((self._decoding(items, given), of_items))
+                    readings.append((reader.begin(items, given), of_items))
         finally:
             for reading, _ in readings:
                 reading.wait(help=True)
         for reading, of_items in readings:
             refused.update((of_items[at], why) for at, why in reading.failures())
         return refused, errors
-
-
-class RemoteRowReader(_RemoteReader, PlainRowReader):  # type: ignore[misc]
-    """Reads rows; a `ScatterReader` and a `RunReader`."""
-
-    def _decoding(self, items: Sequence[Any], stored: dict[int, bytes | None]) -> Any:
-        return self._chunks.start(items, stored)
-
-    def _gathered(self, first: IntArray, size: int) -> AnyArray:
-        plain = self._store.plain
-        rows, chunk_rows = (first[:, None] + np.arange(size)).ravel(), plain.chunk_shape[0]
-        shape = plain.shape[1:]
-        return rows_read(
-            rows, lambda rows: rows // chunk_rows, self.start_scattered, shape, plain.dtype
-        )
-
-
-class RemoteBoxReader(_RemoteReader, PlainBoxReader):  # type: ignore[misc]
-    """Reads boxes; a `BoxScatterReader`."""
-
-    def _decoding(self, items: Sequence[Any], stored: dict[int, bytes | None]) -> Any:
-        return self._chunks.start_boxes(items, stored)
 
 
 class RemoteChecks(PlainChecks):
@@ -242,7 +198,7 @@ class RemoteChecks(PlainChecks):
 
     def _missing(self, numbers: Sequence[int]) -> int:
         """The number of chunks that are not stored, of some that are read and decoded. Raises ReadError."""
-        reader, missing = self._store.boxes(), 0
+        reader, missing = PlainBoxReader(self._store), 0
         boxes = [self._store.whole(self.coords(number)) for number in numbers]
         reader.start_scattered(boxes).result()
         for number, box in zip(numbers, boxes, strict=True):

@@ -114,12 +114,12 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 # The lines that each package may have. The numbers only fall: `python -m tools.house --write` lowers them.
 BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1866,
-    "windrow.sources": 3451,
+    "windrow.sources": 3441,
     "windrow.transforms": 6448,
     "windrow.transforms.nodes": 9062,
     "windrow.sources.remote": 3028,
     "windrow.sources.zarr": 10127,
-    "windrow.sources.array_record": 2900,
+    "windrow.sources.array_record": 2896,
     "windrow.sources.windows": 4380,
     "windrow.sources.tf_example": 913,
     "windrow.sources.tfds": 2315,
@@ -130,7 +130,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1779,
     "windrow.converters.tfds": 1332,
     "windrow.stats": 1093,
-    "windrow.engine": 6947,
+    "windrow.engine": 6882,
     "windrow.devices": 1403,
     "windrow.quality": 523,
     "windrow.explain": 2093,

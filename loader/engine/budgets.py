@@ -153,7 +153,7 @@ def rooms(sources: Sequence[LaidOutSource], budget: Budget) -> tuple[list[PartRo
     elif has_room and all(is_scattered(part) for _, part in planned):
         kept = 0
     else:
-        kept = int(whole * _KEPT)
+        kept = max(1, int(whole * _KEPT))
     each = sum(
         bytes_per_record(part, len(source)) + index_bytes_of(part) for source, part in planned
     )

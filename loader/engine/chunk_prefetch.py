@@ -242,18 +242,24 @@ class ChunkPrefetcher:
     def _wait(self, chunks: Sequence[PlannedChunk]) -> dict[int, Exception]:
         """Wait until chunks have come; returns the errors of some alone, raises one of a whole read."""
         self._collect()
+        for chunk in chunks if self._errors else ():
+            self._check(chunk.read)
         # From the last one backwards: when it has come, most others have, and each wait costs.
         for read in reversed([chunk.read for chunk in chunks if not chunk.is_there]):
             if read in self._reads:
                 self._take(read)
+            self._check(read)
         found = dict[int, Exception]()
         for at, chunk in enumerate(chunks if self._errors else ()):
             own = self._errors.get(chunk.read, {})
-            if own and chunk.read.has_failed:
-                raise next(iter(own.values()))
             if chunk.number in own:
                 found[at] = own[chunk.number]
         return found
+
+    def _check(self, read: _ChunkRead) -> None:
+        """Raise the error of a read that failed as a whole."""
+        if read.has_failed:
+            raise next(iter(self._errors[read].values()))
 
     # --- gathering -------------------------------------------------------------------------------
 

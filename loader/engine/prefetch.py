@@ -19,11 +19,12 @@ from windrow.sources.chunks import (
     ListPart,
     Part,
 )
+from windrow.sources.remote.options import is_remote_source
 from windrow.stats.read_counters import ReadCounters
 
-# Read batches that are planned for each one that is made, until the plan is long enough: planning many
-# at once would delay the next batch.
-_TICKETS = 15
+# Read batches that are planned for each one that is made, until the plan is long enough: many at once
+# would delay the next batch. They are few where a long plan saves no reads, since all chunks fit.
+_TICKETS, _FEW_TICKETS = 15, 4
 # Makes the memory for chunks of a part.
 NewCache: TypeAlias = Callable[[PartRoom], ChunkCache]
 
@@ -64,7 +65,9 @@ class Prefetcher:
         self.parts: Sequence[ChunkPrefetcher] = tuple(self._ahead.values())
         """The prefetchers of the parts that are read through here."""
         self._planned = {id(room.source) for room in planned}
-        self.batches_per_plan = max(1, _TICKETS // max(1, len(planned)))
+        fits = all(room.fits and not is_remote_source(room.source) for room in planned)
+        tickets = _FEW_TICKETS if fits else _TICKETS
+        self.batches_per_plan = max(1, tickets // max(1, len(planned)))
 
     @property
     def wants_more(self) -> bool:

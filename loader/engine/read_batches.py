@@ -57,8 +57,8 @@ Elements: TypeAlias = "range | IntArray"
 # A consumer waits for a block as a whole, so slow functions get small ones.
 GOAL_S = 0.1
 
-# How many times as many elements as the queue a read batch may have, if its reads are planned: planning
-# costs less for each then.
+# How many times as many elements as the queue a read batch may have, if its reads are planned and no
+# function is called: planning costs less for each then.
 _LONGER = 8
 
 # Rows of all shards that are planned for one read batch of a shard, unless one batch has more.
@@ -98,7 +98,7 @@ class BlockSize:
 
 
 def block_size(
-    options: ReadOptions, batch_bytes: int, unit: int, *, is_planned: bool = False
+    options: ReadOptions, batch_bytes: int, unit: int, *, longer: bool = False
 ) -> BlockSize:
     """The size of read batches with these options.
 
@@ -106,11 +106,11 @@ def block_size(
         options: The options of the stream.
         batch_bytes: Bytes that a read batch should have.
         unit: Elements that are wanted together.
-        is_planned: Whether their reads are planned, or each costs much for another reason.
+        longer: Whether a read batch costs much, however few elements it has.
     """
     # One read for several batches costs less per record than one for each.
     units = 4 if unit > 1 and options.prefetch_buffer_size else 1
-    times = _LONGER if is_planned else 1
+    times = _LONGER if longer else 1
     most = max(options.prefetch_buffer_size * times, units * unit)
     return BlockSize(batch_bytes, unit, most)
 
@@ -219,11 +219,12 @@ class ReadBatches(Iterator["ReadBatch"]):
         self._run, self._order, self._executor = run, order, run.executor_of(stage)
         self._options = node.read_options
         self._prefetcher = run.prefetcher(node)
+        calls = any(each.functions for each in (*walk(node), *stage.steps))
         self._size = block_size(
             self._options,
             self._executor.bounded(run.budget_of(node).batch_bytes),
             unit or rows,
-            is_planned=longer or self._prefetcher is not None,
+            longer=longer or (self._prefetcher is not None and not calls),
         )
         self._most_planned = MOST_READ_BATCHES
         if node.share is not None:

@@ -85,6 +85,13 @@ def test_the_stream_is_the_same_under_any_budget(data: st.DataObject) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("order", ["shuffle", "block_shuffle"])
+def test_the_least_memory_is_enough(order: str) -> None:
+    dataset: MapDataset[Any] = getattr(MapDataset.source(pieced(30, 2)), order)(seed=0)
+    least = list(dataset.batch(4).to_iter_dataset(ReadOptions(memory_bytes=1)))
+    np.testing.assert_array_equal(np.concatenate(least), dataset.read(np.arange(30)))
+
+
 def two_arrays(records: int = 300) -> PiecedSource:
     arrays = {"x": np.arange(records * 6).reshape(records, 6), "y": np.arange(records) % 7}
     return PiecedSource(arrays, {"x": 16, "y": 100})

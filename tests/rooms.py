@@ -130,7 +130,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.converters.texts": 1772,
     "windrow.converters.tfds": 1325,
     "windrow.stats": 1090,
-    "windrow.engine": 6872,
+    "windrow.engine": 6882,
     "windrow.devices": 1403,
     "windrow.quality": 523,
     "windrow.explain": 2098,

@@ -25,7 +25,7 @@ import numpy as np
 from windrow.core.threads import DaemonPool
 from windrow.engine.budgets import PartRoom
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.read_plan import PlannedChunk, ReadPlan, Ticket
+from windrow.engine.read_plan import PlannedChunk, ChunkPlan, Ticket
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import ArrayPart, partly_read
@@ -65,7 +65,7 @@ class ChunkPrefetcher:
         self.entered = 0  # chunks to read, of all read batches so far
         self.is_remote = is_remote
         self._counters, self._pool, self._cache = counters, pool, cache
-        self._plan = ReadPlan(
+        self._plan = ChunkPlan(
             room.rows_of,
             room.slots,
             room.lead,

@@ -92,7 +92,7 @@ class Ticket:
         return order[bounds[at] : bounds[at + 1]]
 
 
-class ReadPlan:
+class ChunkPlan:
     """The plan of one part of a source, for one stream."""
 
     def __init__(

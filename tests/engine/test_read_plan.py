@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.engine.chunk_cache import WantedChunks
-from windrow.engine.read_plan import PlannedChunk, ReadPlan, Ticket
+from windrow.engine.read_plan import PlannedChunk, ChunkPlan, Ticket
 from windrow.sources.base import IntArray
 
 ROWS = 20  # of a chunk
@@ -39,7 +39,7 @@ class Run:
         most_held: The most records in columns of read batches that were not made yet.
     """
 
-    plan: ReadPlan
+    plan: ChunkPlan
     room: float
     delay: int = 0
     reads: list[tuple[int, int]] = dataclasses.field(default_factory=list)
@@ -131,9 +131,9 @@ def batches_of(records: IntArray, size: int = BATCH) -> list[IntArray]:
     return [records[first : first + size] for first in range(0, len(records), size)]
 
 
-def scattering(chunks: int, *, fits: bool) -> ReadPlan:
+def scattering(chunks: int, *, fits: bool) -> ChunkPlan:
     slots, epoch = chunks if fits else 0, chunks * ROWS
-    return ReadPlan(lambda _: ROWS, slots, LEAD, epoch, has_all=fits, scatters=True)
+    return ChunkPlan(lambda _: ROWS, slots, LEAD, epoch, has_all=fits, scatters=True)
 
 
 # --- what an order gains from --------------------------------------------------------------------
@@ -205,7 +205,7 @@ def test_every_read_batch_has_its_chunks(data: st.DataObject) -> None:
         records = orders(order, chunks, data.draw(st.integers(1, 3), "epochs"), seed=seed)
     scatters = data.draw(st.booleans(), "scatters")
     slots = data.draw(st.integers(0 if scatters else 1, chunks), "slots")
-    plan = ReadPlan(
+    plan = ChunkPlan(
         lambda _: ROWS,
         slots,
         data.draw(st.integers(0, 200), "lead"),

@@ -123,7 +123,7 @@ class Identity:
         return bool(state["fingerprint"] == self.tail.fingerprint(earlier=True))
 
     def _row_position(self, state: dict[str, Any]) -> RowPosition:
-        width, after = self.tail.widths
+        width, after = self.tail.lane_width, self.tail.after
         lanes = state["lanes"]
         if not isinstance(lanes, list) or len(lanes) != self.tail.lanes:
             raise StateError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import enum
-import logging
 import math
 import numbers
 from typing import Any, Final, Literal, TypeAlias
@@ -20,7 +19,6 @@ from windrow.errors import ArgumentError, PlanError
 from windrow.transforms.arguments import at_least, integer, one_of
 
 MIB = 1 << 20
-_log = logging.getLogger("windrow.options")
 
 OnBad: TypeAlias = Literal["raise", "skip", "replace"]
 """What becomes of a bad record."""
@@ -37,8 +35,7 @@ class ReadOptions:
             With 0 there are no threads: the consumer waits while a block of elements is made.
         prefetch_buffer_size: The most elements made ahead (batches, if the chain batches before
             it becomes a stream). With 0 each element (or batch of a stream) is made when it is
-            requested, and no thread is started. A number from 1 up to fewer than `num_threads` is
-            logged as a warning.
+            requested, and no thread is started. Fewer than `num_threads` keep only as many busy.
         prefetch_bytes: The most bytes of elements made ahead, per iterator.
         block_bytes: Target size of one read batch; half of it if chunks are kept for several read
             batches. Two read batches run at a time.
@@ -80,13 +77,6 @@ class ReadOptions:
                 at_least(1, getattr(self, name), f"ReadOptions: {name}")
         one_of(self.on_bad, ON_BAD, "ReadOptions: on_bad")
         checked_max_bad(self.max_bad, "ReadOptions: max_bad")
-        if 0 < self.prefetch_buffer_size < self.num_threads:
-            _log.warning(
-                "ReadOptions: prefetch_buffer_size=%d elements keep at most as many of num_threads=%d"
-                " threads busy; choose it no smaller",
-                self.prefetch_buffer_size,
-                self.num_threads,
-            )
 
     def with_block_bytes(self, most: int) -> ReadOptions:
         """The same options with read batches of at most `most` bytes."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import grain
 import pytest
 
@@ -82,16 +80,3 @@ def test_a_batch_that_is_never_shorter_has_its_length_in_the_spec() -> None:
         )
         theirs = grain.experimental.get_element_spec(grain.MapDataset.range(length).batch(5))
         assert theirs.shape == (None,)
-
-
-@pytest.mark.parametrize(
-    ("threads", "buffer", "warns"), [(10, 5, True), (5, 5, False), (3, 0, False)]
-)
-def test_a_buffer_of_fewer_elements_than_threads_is_logged(
-    threads: int, buffer: int, warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.WARNING, "windrow"):
-        windrow.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)
-    assert bool(caplog.records) == warns
-    if warns:
-        assert "prefetch_buffer_size=5 elements" in caplog.text

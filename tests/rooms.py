@@ -115,7 +115,7 @@ ROOMS: Final[dict[str, tuple[str, ...]]] = {
 BUDGETS: Final[dict[str, int]] = {
     "windrow.core": 1866,
     "windrow.sources": 3451,
-    "windrow.transforms": 6117,
+    "windrow.transforms": 6107,
     "windrow.transforms.nodes": 8822,
     "windrow.sources.remote": 3028,
     "windrow.sources.zarr": 10127,

@@ -19,10 +19,19 @@ _MADE_BY: Final = {
     "IterDataset": "MapDataset.source(source).to_iter_dataset() for a stream of the records of a source",
     "DatasetIterator": "iter(dataset) for an iterator over a dataset",
 }
+_TAKEN: Final = {"__getitem__": "an index", "set_state": "a state"}
 _STATELESS: Final = (
     "which has no state; return an instance of a subclass of windrow.DatasetIterator with __next__,"
     " get_state and set_state"
 )
+_NO_GENERATOR: Final = {
+    "__iter__": _STATELESS,
+    "__getitem__": "and must return the element; use return instead of yield",
+    "__len__": "and must return the length; use return instead of yield",
+    "__next__": "and must return the next element; use return instead of yield",
+    "get_state": "and must return the state; use return instead of yield",
+    "set_state": "and must take the state; leave out yield",
+}
 
 
 def parents_given(parents: Any, kind: type[Any], own: type[Any]) -> tuple[Any, ...]:
@@ -46,7 +55,7 @@ def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None
     """Check that a subclass has methods of its own.
 
     Raises:
-        ArgumentError: If it is the class of Windrow itself, if it has not, or one is a generator.
+        ArgumentError: If it is the class of Windrow itself, if it has not, or one is not a method that can work; the message names them.
     """
     if own is base:
         raise ArgumentError(f"{base.__name__}: write {_MADE_BY[base.__name__]}")
@@ -58,11 +67,31 @@ def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None
             " method of a dataset"
         )
     for name in names:
-        if inspect.isgeneratorfunction(getattr(own, name)):
-            why = (
-                _STATELESS if name == "__iter__" else "and must return; use return instead of yield"
-            )
-            raise ArgumentError(f"{own.__name__}: {name} is a generator, {why}")
+        _check_method(own, name)
+
+
+def _check_method(own: type[Any], name: str) -> None:
+    function = getattr(own, name)
+    if not callable(function):
+        raise ArgumentError(
+            f"{own.__name__}: {name} must be a method, and is {function!r}; define it with def"
+        )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ArgumentError(
+            f"{own.__name__}: {name} is asynchronous, and elements are made by plain calls; define it"
+            " with def instead of async def"
+        )
+    if inspect.isgeneratorfunction(function):
+        raise ArgumentError(f"{own.__name__}: {name} is a generator, {_NO_GENERATOR[name]}")
+    if inspect.isfunction(inspect.getattr_static(own, name)):
+        signature = inspect.signature(function, follow_wrapped=False)
+        taken = _TAKEN.get(name)
+        try:
+            signature.bind(*(("self",) if taken is None else ("self", taken)))
+        except TypeError as error:
+            raise ArgumentError(
+                f"{own.__name__}: {name}{signature} must take self and {taken or 'nothing else'}"
+            ) from error
 
 
 def parent_of(own: object, parents: tuple[Any, ...]) -> Any:

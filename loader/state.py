@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,8 +27,11 @@ from windrow.transforms.nodes import (
     as_chain,
     chains_of,
     described,
+    earlier_source,
     function_names,
     named_mixture,
+    parents_first,
+    source_of,
     tail_of,
 )
 from windrow.transforms.nodes.base import split_position
@@ -99,8 +103,7 @@ class Identity:
                 "the state was taken over another chain or other data\n"
                 f"  state:    {state.get('chain', '?')} [{state['fingerprint']}]\n"
                 f"  this run: {self.chain} [{self.fingerprint}]\n"
-                "Restore with the chain and data it was taken from, or start without a state. If the data has"
-                " grown since, take the first n records right after the source, [:n]."
+                f"{_hint(self.tail.node, str(state.get('chain')))}"
             )
         if state.get("functions") != self.functions:
             warnings.warn(
@@ -123,7 +126,7 @@ class Identity:
         return bool(state["fingerprint"] == self.tail.fingerprint(earlier=True))
 
     def _row_position(self, state: dict[str, Any]) -> RowPosition:
-        width, after = self.tail.widths
+        width, after = self.tail.lane_width, self.tail.after
         lanes = state["lanes"]
         if not isinstance(lanes, list) or len(lanes) != self.tail.lanes:
             raise StateError(
@@ -287,6 +290,26 @@ def _merged_position(one: Any, other: Any) -> Any:
     if len(one) != len(other) or any(None not in pair and pair[0] != pair[1] for pair in pairs):
         return None
     return [b if a is None else a for a, b in pairs]
+
+
+def _hint(node: Node, taken_over: str) -> str:
+    """What to do with a state of another chain, whose description is `taken_over`."""
+    numbers = {int(digits) for digits in re.findall(r"\d{1,18}", taken_over)}
+    grown = []
+    for reading in parents_first(node):
+        # The offsets of ragged rows are one more than these.
+        lengths = sorted({n for m in numbers for n in (m - 1, m)}, reverse=True)
+        for length in lengths if source_of(reading) is not None else ():
+            before = earlier_source(reading, length)
+            if before is not None and before in taken_over and reading.label not in taken_over:
+                grown.append(f"from {length:,} records to {reading.length:,}: [:{length}]")
+                break
+    if not grown:
+        return "Restore with the chain and data it was taken from, or start without a state."
+    return (
+        f"The data has grown since, {'; and '.join(grown)} right after that source restores on the"
+        " old length. Or start without a state."
+    )
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -240,6 +240,8 @@ class BlockOrder:
             whole: IntArray = self._stretch(epoch, first).take(places).astype(np.int64)
             return whole
         which = starts.searchsorted(offsets, side="right") - 1
+        if self.lanes == 1:
+            return self._of_each(epoch, which, offsets - starts[which])
         joined = self._last.get(epoch)
         at = np.zeros(0, np.int64) if joined is None else joined.numbers.searchsorted(which)
         if joined is None or not np.array_equal(joined.numbers.take(at, mode="clip"), which):

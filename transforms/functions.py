@@ -107,22 +107,14 @@ Transformation: TypeAlias = Map | RandomMap | MapWithIndex | FlatMap | Filter | 
 Transformations: TypeAlias = Sequence[Transformation]
 
 _METHODS = {
-    "Map": "map",
-    "RandomMap": "random_map",
-    "TfRandomMap": "np_random_map",
-    "MapWithIndex": "map_with_index",
-    "FlatMap": "flat_map",
-    "Filter": "filter",
+    "Map": ("map", "element"),
+    "RandomMap": ("random_map", "element", "rng"),
+    "TfRandomMap": ("np_random_map", "element", "rng"),
+    "MapWithIndex": ("map_with_index", "index", "element"),
+    "FlatMap": ("flat_map", "element"),
+    "Filter": ("filter", "element"),
 }
-_PASSED = {
-    "Map": ("element",),
-    "RandomMap": ("element", "rng"),
-    "TfRandomMap": ("element", "rng"),
-    "MapWithIndex": ("index", "element"),
-    "FlatMap": ("element",),
-    "Filter": ("element",),
-}
-"""What functions are called with, by position."""
+"""The method of each kind, and what it is called with, by position."""
 _OURS: dict[str, type] = {
     "Map": Map,
     "RandomMap": RandomMap,
@@ -152,7 +144,7 @@ def as_function(transform: Any, kind: str) -> Callable[..., Any]:
     Raises:
         ArgumentError: If it is neither, or takes other arguments.
     """
-    method = _METHODS[kind]
+    method, *passed = _METHODS[kind]
     found = kind_of(transform)
     if found != kind and (found is not None or not callable(transform)):
         raise ArgumentError(
@@ -160,10 +152,10 @@ def as_function(transform: Any, kind: str) -> Callable[..., Any]:
             f" {transform!r} of type {type(transform).__name__}"
         )
     function: Callable[..., Any] = getattr(transform, method) if found == kind else transform
-    names, passed = _parameters_not_met(function, len(_PASSED[kind])), ", ".join(_PASSED[kind])
+    names = _parameters_not_met(function, len(passed))
     if names is not None:
         raise ArgumentError(
-            f"{method}: the function is called with ({passed}), and {name_of(function)} takes"
+            f"{method}: the function is called with ({', '.join(passed)}), and {name_of(function)} takes"
             f" ({', '.join(names)}); give other arguments a default, or fix them by functools.partial"
         )
     return function

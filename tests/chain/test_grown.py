@@ -11,6 +11,7 @@ import pytest
 import zarr
 from array_record.python.array_record_module import ArrayRecordWriter
 
+import windrow
 from windrow import MapDataset
 from windrow.errors import StateError
 from windrow.sources import ArrayRecordDataSource, RaggedDataSource, ZarrDataSource
@@ -83,7 +84,7 @@ def test_a_state_of_a_store_that_grew_restores_on_the_old_length(
     store.grow(4)
     records = MapDataset.source(store.open())
     assert len(records) == 11
-    hint = r"state: (.|\n)*this run: (.|\n)*grown since, take the first n records"
+    hint = r"state: (.|\n)*this run: (.|\n)*grown since, from 7 records to 11: \[:7\] right after"
     with pytest.raises(StateError, match=hint):
         iter(made(records)).set_state(state)
     for other in (records[:6], records[:8], records[1:8], records[:7].shuffle(seed=9)):
@@ -98,6 +99,21 @@ def test_a_state_of_a_store_that_grew_restores_on_the_old_length(
     assert list(again) == []
 
 
+def test_only_the_source_that_grew_is_named(tmp_path: Path) -> None:
+    store, fixed = Store("ragged", tmp_path), np.arange(20)
+
+    def chain(records: MapDataset[Any]) -> Any:
+        return MapDataset.concatenate([MapDataset.source(fixed), records.map(len)]).shuffle(seed=1)
+
+    state = iter(chain(MapDataset.source(store.open()))).get_state()
+    store.grow(2)
+    records = MapDataset.source(store.open())
+    with pytest.raises(StateError, match="grown since, from 7 records to 9") as raised:
+        iter(chain(records)).set_state(state)
+    assert "20 records" not in str(raised.value)
+    iter(chain(records[:7])).set_state(state)
+
+
 def test_packed_rows_of_a_store_that_grew(tmp_path: Path) -> None:
     store = Store("ragged", tmp_path)
     before = iter(MapDataset.source(store.open()).pack(4))
@@ -105,8 +121,19 @@ def test_packed_rows_of_a_store_that_grew(tmp_path: Path) -> None:
     state, expected = before.get_state(), list(map(repr, before))
     store.grow(5)
     records = MapDataset.source(store.open())
-    with pytest.raises(StateError, match="grown since"):
+    with pytest.raises(StateError, match="from 7 records to 12"):
         iter(records.pack(4)).set_state(state)
     iterator = iter(records[:7].pack(4))
     iterator.set_state(state)
     assert list(map(repr, iterator)) == expected
+
+
+def test_other_data_has_no_hint_of_growth() -> None:
+    state = iter(MapDataset.source(np.arange(9))).get_state()
+    for other in (np.arange(8), np.arange(12.0)):
+        with pytest.raises(StateError, match="Restore with the chain and data it was taken from"):
+            iter(MapDataset.source(other)).set_state(state)
+    with pytest.raises(windrow.errors.StateError, match="with the chain and data"):
+        iter(MapDataset.source(np.arange(12)).shuffle(seed=1).map(abs)[2:]).set_state(
+            {**state, "chain": "cut"}
+        )

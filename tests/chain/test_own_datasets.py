@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import json
 import os
 import pickle
@@ -268,6 +269,10 @@ def _yielding(self: Any, index: Any) -> Any:
     yield index
 
 
+async def _asynchronous(self: Any) -> Any:
+    return iter(self._parent)
+
+
 class Failing(NoState):
     def __next__(self) -> Any:
         found = next(self._parent)
@@ -298,7 +303,11 @@ def _stream() -> Any:
         (lambda: WINDROW.Doubled(_stream()), ArgumentError),
         (lambda: WINDROW.Ramp(MapDataset.range(8).to_iter_dataset(lanes=2), 3), PlanError),
         (lambda: _with(MapDataset, __getitem__=_yielding), ArgumentError),
+        (lambda: _with(MapDataset, __getitem__=lambda self: 0), ArgumentError),
+        (lambda: _with(MapDataset, __len__=lambda self, epoch: 3), ArgumentError),
+        (lambda: _with(MapDataset, __len__=3), ArgumentError),
         (lambda: _with(IterDataset), ArgumentError),
+        (lambda: _with(IterDataset, __iter__=_asynchronous), ArgumentError),
         (lambda: _with(MapDataset, __len__=lambda self: -1).map(plus), ArgumentError),
         (lambda: _with(MapDataset, __len__=lambda self: 2.5).map(plus), ArgumentError),
         (lambda: list(_with(IterDataset, __iter__=lambda self: None).map(plus)), ElementError),
@@ -313,6 +322,15 @@ def test_what_cannot_work_is_refused(make: Callable[[], Any], error: Any) -> Non
 
 def test_an_iterator_of_another_class_with_a_state_is_taken() -> None:
     _restored_at_each_step(Over(_stream(), Plain).map(plus))
+
+
+def test_methods_of_other_kinds_are_taken() -> None:
+    made = _with(
+        MapDataset,
+        __len__=staticmethod(lambda *args: 3),
+        __getitem__=functools.partialmethod(lambda self, by, index: index * by, 2),
+    )
+    assert list(made.map(plus)) == [100, 102, 104]
 
 
 def test_an_error_names_the_node_and_comes_again() -> None:

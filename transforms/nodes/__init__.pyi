@@ -116,6 +116,7 @@ from windrow.transforms.nodes.whole_chain import EPOCHS as EPOCHS
 from windrow.transforms.nodes.whole_chain import as_node as as_node
 from windrow.transforms.nodes.whole_chain import default_seed as default_seed
 from windrow.transforms.nodes.whole_chain import described as described
+from windrow.transforms.nodes.whole_chain import earlier_source as earlier_source
 from windrow.transforms.nodes.whole_chain import fingerprint as fingerprint
 from windrow.transforms.nodes.whole_chain import follows_batch as follows_batch
 from windrow.transforms.nodes.whole_chain import function_names as function_names

@@ -45,7 +45,7 @@ Contract of a node:
 12. Boxes of elements: a node that `keeps_elements` passes them on; another one is a `MakesBoxes`, or takes
     whole elements (`windrow.transforms.nodes.dealing`). Boxes never change which elements come.
 13. What only some nodes know is not here. They derive from `DealtToLanes`, `Numbers`, `MakesBoxes`,
-    `MakesBatches`, `JoinsLanes`, `GivesSeed` or `TakesFirst`, or have the methods of a protocol, such as the
+    `MakesBatches`, `JoinsLanes` or `GivesSeed`, or have the methods of a protocol, such as the
     protocols of `windrow.transforms.nodes.metadata`. A function, such as `element_bytes`, asks any node.
 14. `functions`: the user's functions that it calls. A node with some runs in workers, so it must pickle.
 """

@@ -35,7 +35,7 @@ from windrow.transforms.nodes.idle import watch_of
 from windrow.transforms.nodes.index import IndexNode
 from windrow.transforms.nodes.metadata import element_bytes, epoch_length
 from windrow.transforms.nodes.regroup import BatchNode
-from windrow.transforms.nodes.streams import CountsRows, StreamNode, as_batch, as_chain
+from windrow.transforms.nodes.streams import StreamNode, as_batch, as_chain
 from windrow.transforms.nodes.values import EachNode, declared_spec
 from windrow.transforms.positions import Positions, positions, run_numbers
 from windrow.transforms.pytrees import Pytree, Unstacked
@@ -194,7 +194,7 @@ class FlattenNode(SpreadNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class UnbatchNode(CountsRows, SpreadNode):
+class UnbatchNode(SpreadNode):
     """The rows of batches. Batches of arrays are not taken apart: their rows are views."""
 
     is_half: ClassVar[bool] = True
@@ -256,6 +256,7 @@ class UnbatchNode(CountsRows, SpreadNode):
 
     @property
     def has_known_rows(self) -> bool:
+        """Whether the number of rows is known without the elements."""
         return self._known_batch is not None
 
     @functools.cached_property

@@ -24,7 +24,7 @@ from windrow.transforms.nodes.dealing import DealtToLanes, dealing_of, dealt
 from windrow.transforms.nodes.following import group_size, over
 from windrow.transforms.nodes.metadata import epoch_length, known_lengths
 from windrow.transforms.nodes.same import SameIndices, SameLength
-from windrow.transforms.nodes.whole_chain import GivesSeed, TakesFirst, earlier_source, walk
+from windrow.transforms.nodes.whole_chain import GivesSeed, earlier_source, walk
 from windrow.transforms.positions import Positions, positions
 from windrow.transforms.row_blocks import Step
 
@@ -118,7 +118,7 @@ class WindowShuffleNode(IndexNode):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class SliceNode(TakesFirst, IndexNode):
+class SliceNode(IndexNode):
     """Offsets `start, start + step, ...` of each epoch of the parent."""
 
     start: int
@@ -139,6 +139,7 @@ class SliceNode(TakesFirst, IndexNode):
 
     @property
     def earlier_label(self) -> str | None:
+        """The label of a source that had no more elements than these; None if it is not known."""
         return earlier_source(self.parent, self.length) if self.is_start else None
 
     def to_parent(self, at: Positions) -> Positions:

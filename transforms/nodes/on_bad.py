@@ -129,6 +129,7 @@ class ReplaceBadNode(OnBadNode):
         return f"{super().label[:-1]}, seed={self.seed})"
 
     def sent_over(self, parents: tuple[Node, ...]) -> Node:
+        """The node in the half of a chain that is sent to workers, over parents of the same lengths."""
         return dataclasses.replace(self, parents=parents, spare=self.spare or self.parent)
 
     def other(self, at: Positions, tried: int) -> Positions:

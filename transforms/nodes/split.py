@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from windrow.transforms.nodes import Node
 from windrow.transforms.nodes.following import over
@@ -30,15 +30,6 @@ class GivenNode(Node):
     @property
     def label(self) -> str:
         return f"given({self.number})"
-
-
-@runtime_checkable
-class SentOver(Protocol):
-    """A node that is another one in the half of a chain that is sent to worker processes."""
-
-    def sent_over(self, parents: tuple[Node, ...]) -> Node:
-        """The node over other parents of the same lengths."""
-        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +63,8 @@ def _upper(node: Node, travels: Callable[[Any], bool], lower: list[Node]) -> Nod
         lower.append(node)
         return GivenNode((), len(lower) - 1, node.length)
     parents = tuple(_upper(parent, travels, lower) for parent in node.parents)
-    return node.sent_over(parents) if isinstance(node, SentOver) else over(node, parents)
+    sent: Any = getattr(node, "sent_over", None)  # what is another node there
+    return over(node, parents) if sent is None else sent(parents)
 
 
 def _must_travel(node: Node, travels: Callable[[Any], bool]) -> bool:

@@ -179,15 +179,6 @@ class SameElementsNode(StreamNode):
     keeps_elements: ClassVar[bool] = True
 
 
-class CountsRows(abc.ABC):
-    """A node of a stream that gives the rows of its parent's elements."""
-
-    @property
-    @abc.abstractmethod
-    def has_known_rows(self) -> bool:
-        """Whether their number is known without the elements."""
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class MixingNode(StreamNode):
     """A mixture of streams, which may have names.
@@ -519,8 +510,11 @@ def undecided(node: Node) -> Node | None:
 
 def _decides_by_values(node: Node) -> bool:
     """Whether the elements of its parents, and not their numbers alone, decide which it has."""
-    if isinstance(node, CountsRows):
-        return not node.has_known_rows
+    has_known_rows: bool | None = getattr(
+        node, "has_known_rows", None
+    )  # of what gives rows of elements
+    if has_known_rows is not None:
+        return not has_known_rows
     return node.drops or (node.looks_at_values and not node.makes_values)
 
 

@@ -187,7 +187,7 @@ class Tail:
         if self.is_indexed:
             rows = own[0] if self.batch is None else _first_row(self.batch, own[0], lead)
             return RowPosition(rows, [[rows]], after)
-        width = self._lane_width
+        width = self.lane_width
         lanes: list[list[Any] | None] = [None] * self.lanes
         for lane in self.own_lanes:
             part: list[Any] = list(own[lane * width : (lane + 1) * width])
@@ -205,7 +205,7 @@ class Tail:
             if not lead or found.rows >= self.batch.parent.length:
                 return [whole + (lead > 0), *found.after], 0
             return [whole + 1, *found.after], lead
-        width = self._lane_width
+        width = self.lane_width
         lanes = [[0] * width if lane is None else lane for lane in found.lanes]
         return [*(n or 0 for lane in lanes for n in lane), found.rows, *found.after], 0
 
@@ -218,14 +218,9 @@ class Tail:
         return RowPosition(own[0] if len(own) == 1 else 0, [own], after)
 
     @property
-    def _lane_width(self) -> int:
-        rows = self.node if self.batch is None else self.batch.parent
-        return 1 if self.is_indexed else rows.width
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """The integers in the position of a lane, and the integers of nodes after the last batch."""
-        return self._lane_width, self.after
+    def lane_width(self) -> int:
+        """The integers in the position of a lane."""
+        return 1 if self.is_indexed else self.row_node.width
 
     @property
     def row_node(self) -> Node:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -26,18 +25,6 @@ class GivesSeed:
     """A node that gives its seed to the nodes after it."""
 
     seed: int
-
-
-class TakesFirst(abc.ABC):
-    """A node that may take the first elements of a source."""
-
-    @property
-    @abc.abstractmethod
-    def earlier_label(self) -> str | None:
-        """The label of the source when it had no more elements than the node takes.
-
-        None if the node takes other elements, or the source does not know.
-        """
 
 
 def as_node(value: object) -> Node | None:
@@ -174,7 +161,7 @@ def fingerprint(node: Node, batch: Node | None = None, *, earlier: bool = False)
 def _canonical(node: Node, *, earlier: bool) -> str:
     if node.is_unseen:
         return _canonical(node.parent, earlier=earlier)
-    before = node.earlier_label if earlier and isinstance(node, TakesFirst) else None
+    before = getattr(node, "earlier_label", None) if earlier else None
     if before is not None:
         return f"{before}#{node.length}()"
     inside = ",".join(_canonical(parent, earlier=earlier) for parent in node.parents)

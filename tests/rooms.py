@@ -124,7 +124,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources.tf_example": 913,
     "windrow.sources.tfds": 2315,
     "windrow.workers": 2067,
-    "windrow.converters.job": 3544,
+    "windrow.converters.job": 3547,
     "windrow.converters.records": 2166,
     "windrow.converters.zarr": 5417,
     "windrow.converters.texts": 1770,

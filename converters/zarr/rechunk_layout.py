@@ -66,7 +66,7 @@ class Settings:
         return {"cast": cast, **{name: as_json(value) for name, value in found.items()}}
 
 
-def used_axes(axes: Axis | Mapping[str | int, AxisUse]) -> tuple[Axis, dict[str, slice]]:
+def used_axes(axes: Axis | Mapping[Any, AxisUse]) -> tuple[Axis, dict[str, slice]]:
     """Return the axis that counts records, and the parts of axes that are taken, by name.
 
     Raises:

@@ -65,8 +65,8 @@ class ConversionStage:
 
     Attributes:
         name: What it does, a word for progress bars.
-        items: Makes the items, in the folder, from the results of the stage before (in any order; an
-            empty list at first).
+        items: Makes the items, in the folder, from the results of the stage before, in the order of
+            its items; an empty list at first.
         work: Does the work for one item, and may be called again for the same one.
         weigh: The bytes that `work` reports for an item.
         at_once: Items that one process works on at a time; by default one per core.

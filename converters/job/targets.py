@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import shutil
 import tempfile
@@ -183,6 +184,8 @@ class Target:
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             pass
         except Exception as error:
+            if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+                return
             raise ReadError(
                 f"{self.shown(name)}: cannot be read: {type(error).__name__}: {self._hide(error)}"
             ) from self._cause(error)

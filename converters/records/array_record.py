@@ -136,7 +136,7 @@ def file_to_file(
         name="tfrecord_to_array_record" if prefix is None else MATCH_SHARDS,
         plan=plan,
         stages=(stage,),
-        finish=functools.partial(finish_files, plan, names, None, max_bad_records),
+        finish=functools.partial(finish_files, plan, None, max_bad_records),
         expected=Expected(
             records=None,
             input_bytes=sum(source.size_bytes for source in found),

@@ -345,33 +345,29 @@ def copied(
 
 def finish_files(
     plan: ConversionPlan,
-    names: Sequence[str],
     records: Sequence[int] | None,
     max_bad_records: int,
     folder: OutputFolder,
     parts: Sequence[FinishedPart],
 ) -> None:
-    """Write the manifest of the files `names`, one of each part.
+    """Write the manifest of the files, one of each part.
 
     Args:
         plan: What was done.
-        names: The inputs' names, in the order of their records.
         records: The number of records of each input, with those left out; None if each input
             became one file.
         max_bad_records: How many records may have been left out.
         folder: The folder that is being written.
-        parts: What `writing_stage` gave, in any order.
+        parts: What `writing_stage` gave.
     """
-    by_name = {file.name: part for part in parts for file in part.files}
-    ordered = [by_name[name] for name in names]
     if records is None:
-        records = [part.records + len(part.details.get("skipped", ())) for part in ordered]
+        records = [part.records + len(part.details.get("skipped", ())) for part in parts]
     bad: list[list[tuple[int, str]]] = [[] for _ in records]
-    left_out = skipped_details(ordered, max_bad_records, [one.name for one in plan.inputs])
+    left_out = skipped_details(parts, max_bad_records, [one.name for one in plan.inputs])
     for one in left_out.get("skipped", ()):
         bad[one["input"]].append((one["record"], one["error"]))
     inputs, skipped = inputs_of(plan.inputs, records, bad)
-    files = tuple(file for part in ordered for file in part.files)
+    files = tuple(file for part in parts for file in part.files)
     folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))
 
 

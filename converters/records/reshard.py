@@ -163,7 +163,7 @@ def array_record_to_array_record(
         name="array_record_to_array_record",
         plan=plan,
         stages=stages,
-        finish=functools.partial(finish_files, plan, names, records, max_bad_records),
+        finish=functools.partial(finish_files, plan, records, max_bad_records),
         expected=_expected(found, names, shuffle_seed),
     )
 
@@ -240,7 +240,7 @@ class Shuffle:
     max_bad_records: int
 
     def stages(self) -> tuple[ConversionStage, ...]:
-        """The two passes; the results of the second are the parts of the files, in any order."""
+        """The two passes; the results of the second are the parts of the files."""
         return (
             part_stage("scatter", self._items, self._scatter, at_once=_AT_ONCE),
             writing_stage(
@@ -360,7 +360,7 @@ class Shuffle:
     # The second pass.
 
     def _files(self, folder: OutputFolder, results: list[FinishedPart]) -> list[FileTask]:
-        runs = sorted((file for part in results for file in part.files), key=lambda run: run.name)
+        runs = [file for part in results for file in part.files]
         total = sum(run.size_bytes for run in runs)
         names = tuple(run.name for run in runs)
         inputs = [file.source.shown for file in self.found]

@@ -355,7 +355,7 @@ def _records_conversion(
         name=name,
         plan=plan,
         stages=(counting.stages[0], writing),
-        finish=functools.partial(_finish_files, plan, texts.tokens, tuple(names)),
+        finish=functools.partial(_finish_files, plan, texts.tokens),
         expected=dataclasses.replace(counting.expected(), files=len(names)),
     )
 
@@ -471,7 +471,6 @@ def even_bounds(files: Sequence[Counted], count: int) -> list[int]:
 def _finish_files(
     plan: ConversionPlan,
     tokens: Tokens | None,
-    names: Sequence[str],
     folder: OutputFolder,
     parts: Sequence[FinishedPart],
 ) -> None:
@@ -479,7 +478,6 @@ def _finish_files(
     if tokens is not None:
         records = sum(part.records for part in parts)
         refuse_no_tokens(tokens, records, sum(part.details["tokens"] for part in parts))
-    by_name = {file.name: file for part in parts for file in part.files}
     inputs, skipped = noted_inputs(folder, plan.inputs)
-    files = tuple(by_name[name] for name in names)
+    files = tuple(file for part in parts for file in part.files)
     folder.finish(Manifest(plan.format, inputs, plan.settings, files, skipped))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Unpack
@@ -32,7 +33,7 @@ from windrow.converters.records.record_writing import WRITER_OPTIONS
 from windrow.converters.records.reshard import array_record_to_array_record
 from windrow.converters.tfds.arrays import TfdsArrays
 from windrow.converters.zarr.layout import METADATA, metadata_files
-from windrow.converters.zarr.records_work import Group, RecordsWork, in_order
+from windrow.converters.zarr.records_work import Group, RecordsWork
 from windrow.converters.zarr.rows import (
     Described,
     Storage,
@@ -41,13 +42,14 @@ from windrow.converters.zarr.rows import (
 )
 from windrow.errors import ArgumentError, NotFoundError, ReadError, SourceError
 from windrow.sources.base import Columns
+from windrow.sources.ragged_column import RaggedColumn
 from windrow.sources.remote.paths import options_for
-from windrow.sources.tf_example.features import Column, Ragged
+from windrow.sources.tf_example.features import Column, Ragged, ragged_of
 from windrow.sources.tfds.features import IMAGE, TfdsFeatures
 from windrow.sources.tfds.folder import ARRAY_RECORD, TfdsFolder
 from windrow.sources.tfds.images import check_images
 from windrow.sources.tfds.splits import checked_names
-from windrow.sources.zarr.names import OFFSETS, VALUES
+from windrow.sources.zarr.ragged import RaggedDataSource
 from windrow.sources.zarr.source import ZarrDataSource
 
 # The attribute of a split's group: the dataset, the split, and its features as tfds has them.
@@ -57,7 +59,6 @@ FORMATS: Final = ("array_record", "tfrecord")
 
 _WHAT: Final = "tfds_to_zarr"
 _TO_RECORDS: Final = "tfds_to_array_record"
-_ROWS_AT_ONCE: Final = 1 << 20
 
 
 @declared
@@ -259,7 +260,7 @@ class _Split:
 
     def check(self, counted: Sequence[FinishedPart]) -> None:
         """Refuse files that have other numbers of records than tfds says."""
-        there = [value["records"] for part in in_order(counted) for value in part.details["files"]]
+        there = [value["records"] for part in counted for value in part.details["files"]]
         for found, records, length in zip(self.work.found, there, self.lengths, strict=True):
             if records != length:
                 raise ReadError(
@@ -386,35 +387,22 @@ def read_split(
     target = target_of(group, storage_options)
     arrays = _arrays_of(target)
 
-    def opened(name: str) -> ZarrDataSource:
-        # By its own path: the group's metadata would be parsed anew for every array.
-        where = f"{os.fspath(group).rstrip('/')}/{name}"
-        return ZarrDataSource(where, storage_options=options_for([where], storage_options))
-
+    ragged = any(feature.ragged for feature in arrays.features.values())
+    open_group = RaggedDataSource if ragged else ZarrDataSource
+    source = open_group(group, storage_options=options_for([os.fspath(group)], storage_options))
+    end = len(source) if stop is None else stop
+    if not 0 <= start <= end <= len(source):
+        raise ArgumentError(
+            f"{_WHAT}: records [{start}, {end}) of {target.shown()}, which has {len(source)}"
+        )
+    found = source.read(np.arange(start, end))
     columns: dict[str, Column] = {}
     for name, feature in arrays.features.items():
-        rows = opened(f"{name}/{OFFSETS}" if feature.ragged else name)
-        length = len(rows) - feature.ragged
-        end = length if stop is None else stop
-        if not 0 <= start <= end <= length:
-            raise ArgumentError(
-                f"{_WHAT}: records [{start}, {end}) of {target.shown()}, which has {length}"
-            )
-        if not feature.ragged:
-            columns[name] = _rows(rows, start, end)
-            continue
-        offsets = _rows(rows, start, end + 1)
-        values = _rows(opened(f"{name}/{VALUES}"), int(offsets[0]), int(offsets[-1]))
-        columns[name] = Ragged(values, offsets - offsets[0])
+        column = functools.reduce(operator.getitem, name.split("/"), found)
+        if isinstance(column, RaggedColumn):
+            column = Ragged(column.values, column.bounds)
+        columns[name] = ragged_of(column, feature) if isinstance(column, list) else column
     return arrays.values(columns)
-
-
-def _rows(source: ZarrDataSource, start: int, stop: int) -> Any:
-    """Rows `[start, stop)` of an array."""
-    # In parts, since every row has an index, which takes eight times the memory of a byte.
-    firsts = range(start, max(stop, start + 1), _ROWS_AT_ONCE)
-    parts = [source.read(np.arange(at, min(stop, at + _ROWS_AT_ONCE))) for at in firsts]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _arrays_of(target: Target) -> TfdsArrays:

@@ -71,7 +71,7 @@ def zarr_to_zarr(
     output: str | os.PathLike[str],
     *,
     arrays: Sequence[str] | Mapping[str, str] | None = None,
-    axes: Axis | Mapping[str | int, AxisUse] = None,
+    axes: Axis | Mapping[Any, AxisUse] = None,
     chunks: Sizes | Mapping[str, Sizes] = None,
     shards: Sizes | Mapping[str, Sizes] = None,
     codecs: str | Mapping[str, str] = "zstd:1",

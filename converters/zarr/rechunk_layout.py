@@ -65,15 +65,8 @@ class Settings:
         cast = max(map(_cast, texts), default="checked")  # unsafe, if any is
         return {"cast": cast, **{name: as_json(value) for name, value in found.items()}}
 
-    def of_named_arrays(self) -> Settings:
-        """The settings for an array to which sizes for all arrays of records do not apply."""
-        chunks = self.chunks if isinstance(self.chunks, Mapping) else None
-        # No shards, by 0, are for every array.
-        shards = self.shards if isinstance(self.shards, Mapping) or self.shards == 0 else None
-        return dataclasses.replace(self, chunks=chunks, shards=shards)
 
-
-def used_axes(axes: Axis | Mapping[str | int, AxisUse]) -> tuple[Axis, dict[str, slice]]:
+def used_axes(axes: Axis | Mapping[Any, AxisUse]) -> tuple[Axis, dict[str, slice]]:
     """Return the axis that counts records, and the parts of axes that are taken, by name.
 
     Raises:
@@ -176,11 +169,6 @@ def converted(
     """
     _check_names(arrays, settings)
     taken = [_taken(name, array, settings, name in labels) for name, array in arrays.items()]
-    settings = dataclasses.replace(
-        settings,
-        chunks=_by_array("chunks", taken, settings.chunks),
-        shards=_by_array("shards", taken, settings.shards),
-    )
     lead = _lead(taken, settings, apart)
     members = [item for item in taken if lead is not None and _shares_records(item, lead)]
     records = 0 if lead is None else lead.shape[0]
@@ -192,7 +180,8 @@ def converted(
     )
     members = [item for item in members if not item.is_label]
     sized = {item.name for item in members if item is lead or not item.is_coordinate}
-    _check_ranks([item for item in members if item.name in sized], settings)
+    chunks = _by_array("chunks", taken, sized, settings.chunks)
+    shards = _by_array("shards", taken, sized, settings.shards)
     if isinstance(settings.dtype, str) and not any(_wanted_kind(item, settings) for item in taken):
         raise ArgumentError(
             f"dtype {settings.dtype!r} is for arrays of its kind, and the source has no such array; name"
@@ -200,8 +189,8 @@ def converted(
         )
     found = []
     for item in taken:
-        own = settings if item.name in sized else settings.of_named_arrays()
-        sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, own)
+        asked = chunks.get(item.name), shards.get(item.name)
+        sizes = _sizes(item, chunk_rows.get(item.name), shard_rows, *asked)
         layout, cast = _layout(item, sizes, settings), _cast(_of(settings.dtype, item.name, None))
         found.append(Converted(item.source, item.axes, item.start, layout, cast))
     return found, records
@@ -232,21 +221,35 @@ def _check_names(arrays: Mapping[str, InputArray], settings: Settings) -> None:
         raise ArgumentError(f"axes: {axis} is not an axis of any array; they have {_axes(ranks)}")
 
 
-def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
-    """Replace dimensions in a dict of sizes by the arrays that have them.
+def _by_array(
+    what: str, taken: Sequence[_SelectedArray], sized: Collection[str], value: Any
+) -> dict[str, Any]:
+    """Return the sizes that were asked for, by array.
 
-    A number for a dimension is its size in every array that has it, as in xarray. Its coordinate,
+    One number or list is for the arrays `sized`, and 0, for no shards, for every array. A number for a dimension is its size in every array that has it, as in xarray. Its coordinate,
     which has the same name, is left out unless no other array has it: readers read coordinates as a whole.
 
     Returns:
-        The sizes by array. An array that was not named has a dict of sizes by dimension.
+        The sizes by array. An array that a dict did not name has a dict of sizes by dimension.
 
     Raises:
-        ArgumentError: If a name is a dimension and another array, or a size of a dimension is not a positive
-            integer.
+        ArgumentError: If a name is a dimension and another array, a size of a dimension is not a positive
+            integer, or a list fits no array.
     """
+    if value is None:
+        return {}
     if not isinstance(value, Mapping):
-        return value
+        everywhere = what == "shards" and value == 0
+        having = [item for item in taken if everywhere or item.name in sized]
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        fitting = [item for item in having if not is_list or len(item.shape) == len(value)]
+        if is_list and not fitting:
+            names = listing([item.name or "the array" for item in having])
+            ranks = {len(item.shape) for item in having}
+            raise ArgumentError(
+                f"{what}: {value!r} fits no array of records: {names} ({_axes(ranks)})"
+            )
+        return {item.name: value for item in fitting}
     items = {item.name: item for item in taken}
     named: dict[str, Any] = {}
     along: dict[str, dict[str, int]] = {}
@@ -271,19 +274,6 @@ def _by_array(what: str, taken: Sequence[_SelectedArray], value: Any) -> Any:
         for item in meant or having:
             along.setdefault(item.name, {})[name] = size
     return along | named
-
-
-def _check_ranks(sized: Sequence[_SelectedArray], settings: Settings) -> None:
-    """Refuse a list of sizes for all arrays of records that has another length than their axes."""
-    ranks = {len(item.shape) for item in sized}
-    for field in ("chunks", "shards"):
-        sizes = getattr(settings, field)
-        listed = isinstance(sizes, Sequence) and not isinstance(sizes, str)
-        if listed and len(sizes) not in ranks:
-            names = listing([item.name or "the array" for item in sized])
-            raise ArgumentError(
-                f"{field}: {sizes!r} fits no array of records: {names} ({_axes(ranks)})"
-            )
 
 
 def _axes(ranks: Collection[int]) -> str:
@@ -400,20 +390,20 @@ def _shares_records(item: _SelectedArray, lead: _SelectedArray) -> bool:
 
 
 def _sizes(
-    item: _SelectedArray, chunk_rows: int | None, shard_rows: int, settings: Settings
+    item: _SelectedArray, chunk_rows: int | None, shard_rows: int, chunks: Any, shards: Any
 ) -> tuple[Cells, Cells | None]:
-    """Chunks and shards of an array."""
+    """Chunks and shards of an array, from those that were asked for."""
     row = tuple(max(1, size) for size in item.shape[1:])
     like_source = _like_source(item)
     usual = like_source[0] if chunk_rows is None else (chunk_rows, *row)
-    asked_chunk = _asked("chunks", item, settings.chunks, usual)
+    asked_chunk = _asked("chunks", item, chunks, usual)
     chunk = usual if asked_chunk is None else asked_chunk
     # By the rule, in whole rows and whole chunks.
     shard: Cells = chunk
     if chunk and item.dtype.kind != "O":
         rows = max(1, shard_rows // chunk[0]) * chunk[0]
         shard = (rows, *(-(-n // c) * c for n, c in zip(row, chunk[1:], strict=True)))
-    asked_shard = _asked("shards", item, settings.shards, shard)
+    asked_shard = _asked("shards", item, shards, shard)
     if asked_chunk is None and asked_shard is None and chunk_rows is None:
         return like_source
     if asked_shard is not None:
@@ -428,16 +418,15 @@ def _sizes(
     return chunk, None if shard == chunk else shard
 
 
-def _asked(what: str, item: _SelectedArray, value: Any, usual: Cells) -> Cells | None:
+def _asked(what: str, item: _SelectedArray, wanted: Any, usual: Cells) -> Cells | None:
     """Return the sizes that were asked for, along all axes; zeros for no shards.
 
     Args:
         what: "chunks" or "shards".
         item: The array.
-        value: What was asked for, of all arrays or by array.
+        wanted: What was asked for.
         usual: The sizes along the axes for which none was asked.
     """
-    wanted = _of(value, item.name, None)
     if wanted is None or not item.shape:
         return None
     row = tuple(max(1, size) for size in item.shape[1:])
@@ -450,8 +439,6 @@ def _asked(what: str, item: _SelectedArray, value: Any, usual: Cells) -> Cells |
         found: tuple[Any, ...] = (wanted, *row)
     elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
         found = tuple(wanted)
-        if len(found) != len(item.shape) and not isinstance(value, Mapping):
-            return None  # sizes for arrays of another rank
     else:
         raise ArgumentError(
             f"{what}: {wanted!r} is neither a number of records nor a list of sizes"

@@ -291,7 +291,7 @@ class RecordsWork:
         Raises:
             ReadError: If more records are bad than may be.
         """
-        values = [value for part in in_order(results) for value in part.details["files"]]
+        values = [value for part in results for value in part.details["files"]]
         files = [Counted.from_json(*pair) for pair in zip(self.found, values, strict=True)]
         self._check_bad(files)
         folder.note(
@@ -369,15 +369,14 @@ class RecordsWork:
     # Ragged features.
 
     def ragged(self, folder: OutputFolder, results: list[FinishedPart]) -> list[FilesOfRows]:
-        ordered = in_order(results)
         features, ragged_bytes = _noted_features(folder)
-        records = sum(part.records for part in ordered)
+        records = sum(part.records for part in results)
         layouts = list(self._layouts(features, ragged_bytes, records))
-        files = [dataclasses.asdict(file) for part in ordered for file in part.files]
+        files = [dataclasses.asdict(file) for part in results for file in part.files]
         items: list[FilesOfRows] = []
         for name, feature in features.items():
             if feature.ragged:
-                spooled = [Spooled(**part.details["spooled"][name]) for part in ordered]
+                spooled = [Spooled(**part.details["spooled"][name]) for part in results]
                 total = sum(one.items for one in spooled)
                 values = self.described.dressed(
                     self.storage.values_layout(f"{name}/{VALUES}", feature, total, records)
@@ -442,18 +441,8 @@ class RecordsWork:
         heads = stage_metadata(folder, metadata)
         inputs, skipped = noted_inputs(folder, [one.id for one in self.found])
         files = [OutputFile(**value) for value in folder.needed("converted")]
-        order = {layout.name: at for at, layout in enumerate(layouts)}
-        files += [
-            file
-            for part in sorted(results, key=lambda part: _ragged_place(part, order))
-            for file in part.files
-        ]
+        files += [file for part in results for file in part.files]
         return Group(tuple(layouts), attributes, inputs, (*heads, *files), skipped)
-
-
-def in_order(parts: Sequence[FinishedPart]) -> list[FinishedPart]:
-    """The parts of a stage in the order of their records; their keys are `WHAT-FIRST-...`."""
-    return sorted(parts, key=lambda part: int(part.key.split("-")[1]))
 
 
 def cuts_apart(files: Sequence[Counted], rows: int) -> list[int]:
@@ -505,12 +494,6 @@ def noted_inputs(
     """Return the inputs `found`, and their bad records, as `RecordsWork.counted` noted them."""
     noted = folder.needed("inputs")
     return inputs_of(found, [good + len(bad) for good, bad in noted], [bad for _, bad in noted])
-
-
-def _ragged_place(part: FinishedPart, order: Mapping[str, int]) -> tuple[int, int]:
-    """Number of the array, and first item, of a part of a ragged feature."""
-    name, start, _ = part.key.removeprefix("ragged-").rsplit("-", 2)
-    return order[name], int(start)
 
 
 def _noted_features(folder: OutputFolder) -> tuple[dict[str, Feature], float]:

@@ -148,7 +148,7 @@ def zarr_to_array_record(
         name="zarr_to_array_record",
         plan=plan,
         stages=(stage,),
-        finish=functools.partial(_finish, plan, [task.name for task in tasks], rows.records, find),
+        finish=functools.partial(_finish, plan, rows.records, find),
         expected=Expected(rows.records, inputs.id.size_bytes, len(tasks), rows.nbytes),
     )
 
@@ -471,7 +471,6 @@ def _batches(
 
 def _finish(
     plan: ConversionPlan,
-    names: Sequence[str],
     records: int,
     find: Callable[[], ArrayInputs],
     folder: OutputFolder,
@@ -479,4 +478,4 @@ def _finish(
 ) -> None:
     (before,) = plan.inputs
     refuse_changed(before.name, before, find().id)
-    finish_files(plan, names, [records], 0, folder, parts)
+    finish_files(plan, [records], 0, folder, parts)

@@ -24,14 +24,6 @@ _STATELESS: Final = (
     "which has no state; return an instance of a subclass of windrow.DatasetIterator with __next__,"
     " get_state and set_state"
 )
-_NO_GENERATOR: Final = {
-    "__iter__": _STATELESS,
-    "__getitem__": "and must return the element; use return instead of yield",
-    "__len__": "and must return the length; use return instead of yield",
-    "__next__": "and must return the next element; use return instead of yield",
-    "get_state": "and must return the state; use return instead of yield",
-    "set_state": "and must take the state; leave out yield",
-}
 
 
 def parents_given(parents: Any, kind: type[Any], own: type[Any]) -> tuple[Any, ...]:
@@ -67,31 +59,30 @@ def check_methods(own: type[Any], base: type[Any], names: Iterable[str]) -> None
             " method of a dataset"
         )
     for name in names:
-        _check_method(own, name)
-
-
-def _check_method(own: type[Any], name: str) -> None:
-    function = getattr(own, name)
-    if not callable(function):
-        raise ArgumentError(
-            f"{own.__name__}: {name} must be a method, and is {function!r}; define it with def"
-        )
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ArgumentError(
-            f"{own.__name__}: {name} is asynchronous, and elements are made by plain calls; define it"
-            " with def instead of async def"
-        )
-    if inspect.isgeneratorfunction(function):
-        raise ArgumentError(f"{own.__name__}: {name} is a generator, {_NO_GENERATOR[name]}")
-    if inspect.isfunction(inspect.getattr_static(own, name)):
-        signature = inspect.signature(function, follow_wrapped=False)
-        taken = _TAKEN.get(name)
-        try:
-            signature.bind(*(("self",) if taken is None else ("self", taken)))
-        except TypeError as error:
+        function = getattr(own, name)
+        if not callable(function):
             raise ArgumentError(
-                f"{own.__name__}: {name}{signature} must take self and {taken or 'nothing else'}"
-            ) from error
+                f"{own.__name__}: {name} must be a method, and is {function!r}; define it with def"
+            )
+        if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+            raise ArgumentError(
+                f"{own.__name__}: {name} is asynchronous, and elements are made by plain calls; define it"
+                " with def instead of async def"
+            )
+        if inspect.isgeneratorfunction(function):
+            why = (
+                _STATELESS if name == "__iter__" else "and must return; use return instead of yield"
+            )
+            raise ArgumentError(f"{own.__name__}: {name} is a generator, {why}")
+        if inspect.isfunction(inspect.getattr_static(own, name)):
+            signature = inspect.signature(function, follow_wrapped=False)
+            taken = _TAKEN.get(name)
+            try:
+                signature.bind(*(("self",) if taken is None else ("self", taken)))
+            except TypeError as error:
+                raise ArgumentError(
+                    f"{own.__name__}: {name}{signature} must take self and {taken or 'nothing else'}"
+                ) from error
 
 
 def parent_of(own: object, parents: tuple[Any, ...]) -> Any:

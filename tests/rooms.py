@@ -133,7 +133,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.engine": 6882,
     "windrow.devices": 1403,
     "windrow.quality": 523,
-    "windrow.explain": 2093,
+    "windrow.explain": 2098,
     "windrow": 6211,
     "windrow.grain_api": 3037,
     "windrow.inspection": 1690,

@@ -25,7 +25,7 @@ import numpy as np
 from windrow.core.threads import DaemonPool
 from windrow.engine.budgets import PartRoom
 from windrow.engine.chunk_cache import ChunkCache
-from windrow.engine.read_plan import PlannedChunk, ChunkPlan, Ticket
+from windrow.engine.read_plan import ChunkPlan, PlannedChunk, Ticket
 from windrow.errors import ReadError
 from windrow.sources.base import IntArray
 from windrow.sources.chunks import ArrayPart, partly_read

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.engine.chunk_cache import WantedChunks
-from windrow.engine.read_plan import PlannedChunk, ChunkPlan, Ticket
+from windrow.engine.read_plan import ChunkPlan, PlannedChunk, Ticket
 from windrow.sources.base import IntArray
 
 ROWS = 20  # of a chunk

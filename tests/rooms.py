@@ -134,7 +134,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.devices": 1403,
     "windrow.quality": 523,
     "windrow.explain": 2098,
-    "windrow": 6213,
+    "windrow": 6211,
     "windrow.grain_api": 3029,
     "windrow.inspection": 1690,
     "windrow.verification": 1066,

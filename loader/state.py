@@ -247,6 +247,8 @@ def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    # States of 0.2 have counts of bad records, which are not used.
+    states = [{key: value for key, value in state.items() if key != "bad"} for state in states]
     first = states[0]
     for number, state in enumerate(states):
         for key, what in (("fingerprint", "chains or data"), ("rows", "steps")):

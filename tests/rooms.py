@@ -134,7 +134,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.devices": 1403,
     "windrow.quality": 523,
     "windrow.explain": 2124,
-    "windrow": 6168,
+    "windrow": 6170,
     "windrow.grain_api": 3029,
     "windrow.inspection": 1690,
     "windrow.verification": 1066,

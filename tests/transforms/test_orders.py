@@ -110,7 +110,7 @@ def test_answers_belong_to_the_caller() -> None:
 def test_tables_are_bounded_and_shared_by_threads() -> None:
     offsets = np.arange(20_000)
     expected = {seed: orders.shuffled(offsets, 20_000, seed) for seed in range(8)}
-    store = orders.OrderTables(100_000)  # two tables of 40,000 bytes fit
+    store = orders.OrderTables[npt.NDArray[np.uint16]](100_000)  # two tables of 40,000 bytes fit
     wrong: list[int] = []
 
     def use(first: int) -> None:

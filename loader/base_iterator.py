@@ -156,9 +156,8 @@ class BaseIterator(Iterator[T_co], Generic[T_co]):
             Windrow's own buffers now. `records`, `reads`, `stored_bytes`, `decoded_bytes` and
             `source_delivered_bytes` are sums over all sources, and left out where one is not known.
             With `on_bad` also `bad_records`, the sum of its nodes. With `mp_prefetch("auto")` also
-            `workers`, the number that is chosen now. With remote sources also the figures of
-            `Stats.requests`: `requests`, `retries`, and as
-            `request_p50_s`, `request_p95_s` and `request_p99_s` the times by percentile.
+            `workers`, the number that is chosen now. With remote sources also `requests`, `retries`, and
+            their times by percentile: `request_p50_s`, `request_p95_s` and `request_p99_s`.
 
         Example:
             >>> import windrow

@@ -250,6 +250,8 @@ def merge_states(states: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _merged(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    # States of 0.2 have counts of bad records, which are not used.
+    states = [{key: value for key, value in state.items() if key != "bad"} for state in states]
     first = states[0]
     for number, state in enumerate(states):
         for key, what in (("fingerprint", "chains or data"), ("rows", "steps")):
@@ -294,12 +296,11 @@ def _merged_position(one: Any, other: Any) -> Any:
 
 def _hint(node: Node, taken_over: str) -> str:
     """What to do with a state of another chain, whose description is `taken_over`."""
-    numbers = {int(digits) for digits in re.findall(r"\d{1,18}", taken_over)}
     grown = []
+    # Ragged rows have one offset more.
+    lengths = {int(n) - more for n in re.findall(r"\d{1,18}", taken_over) for more in (0, 1)}
     for reading in parents_first(node):
-        # The offsets of ragged rows are one more than these.
-        lengths = sorted({n for m in numbers for n in (m - 1, m)}, reverse=True)
-        for length in lengths if source_of(reading) is not None else ():
+        for length in sorted(lengths, reverse=True) if source_of(reading) is not None else ():
             before = earlier_source(reading, length)
             if before is not None and before in taken_over and reading.label not in taken_over:
                 grown.append(f"from {length:,} records to {reading.length:,}: [:{length}]")

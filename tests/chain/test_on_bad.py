@@ -208,6 +208,15 @@ def shuffled() -> MapDataset[int]:
     return numbers().shuffle(seed=1).map(checked)
 
 
+def test_a_state_of_an_earlier_version_has_counts_that_are_not_used() -> None:
+    dataset = shuffled().on_bad("skip", max_bad=3).to_iter_dataset()
+    elements, states = run(shuffled().on_bad("skip"))
+    iterator = iter(dataset)
+    iterator.set_state({**states[3], "bad": {"0": [3]}})
+    assert next(iterator) == elements[3]
+    assert "bad" not in iterator.get_state()
+
+
 # --- counts ---------------------------------------------------------------------------------------
 
 

@@ -117,7 +117,7 @@ BUDGETS: Final[dict[str, int]] = {
     "windrow.sources": 3437,
     "windrow.transforms": 6098,
     "windrow.transforms.nodes": 8823,
-    "windrow.sources.remote": 2981,
+    "windrow.sources.remote": 2980,
     "windrow.sources.zarr": 9865,
     "windrow.sources.array_record": 2895,
     "windrow.sources.windows": 4095,

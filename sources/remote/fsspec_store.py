@@ -174,17 +174,17 @@ class FsspecStore:
 
     def _part(self, part: Part) -> Fetched:
         if part.start is not None and part.stop is not None:
-            data = self._fs.cat_file(part.path, part.start, part.stop)
+            data = self._call("cat_file", part.path, part.start, part.stop)
             return Fetched(_checked(data, part.stop - part.start), 0, part.version)
         if part.stop is None and not part.versioned:
-            data = bytes(self._fs.cat_file(part.path))
+            data = bytes(self._call("cat_file", part.path))
             return Fetched(data, len(data), "")
         size, *version = self._state(part.path)
         if part.stop is not None:
             start = max(0, size - part.stop)
-            data = b"" if start == size else self._fs.cat_file(part.path, start, size)
+            data = b"" if start == size else self._call("cat_file", part.path, start, size)
             return Fetched(_checked(data, size - start), size, _named(size, *version))
-        data = bytes(self._fs.cat_file(part.path))
+        data = bytes(self._call("cat_file", part.path))
         if [size, *version] != [*self._state(part.path)] or size != len(data):
             raise RequestError("changed", cause="network", detail="it changed while it was read")
         return Fetched(data, size, _named(size, *version))
@@ -193,7 +193,7 @@ class FsspecStore:
         """The length of a file and its version."""
         # A cached listing describes the file as it was.
         self._fs.invalidate_cache(self._fs._parent(path))
-        info = self._info(path)
+        info = self._call("info", path)
         if info.get("type") == "directory":
             raise RequestError("a folder", cause="missing", detail="it is a folder")
         size = info.get("size")
@@ -202,12 +202,11 @@ class FsspecStore:
         version = [f"{key} {info[key]}" for key in _VERSION_KEYS if info.get(key) is not None]
         return int(size), ", ".join(version)
 
-    def _info(self, path: str) -> Mapping[str, Any]:
+    def _call(self, method: str, *args: Any) -> Any:
         try:
-            info: Mapping[str, Any] = self._fs.info(path)
+            return getattr(self._fs, method)(*args)
         except KeyError as error:  # versions of fsspec say so that an archive has no such file
             raise FileNotFoundError(*error.args) from error
-        return info
 
     def _alone(self, call: Callable[[], T]) -> T:
         ((_, found),) = self._each([call], patient=False)
@@ -221,7 +220,7 @@ class FsspecStore:
         def ask() -> What:
             self._fs.invalidate_cache(self._fs._parent(path))
             try:
-                info = self._info(path)
+                info = self._call("info", path)
             except _ABSENT:
                 return "nothing"
             return "folder" if info.get("type") == "directory" else "file"
@@ -234,7 +233,7 @@ class FsspecStore:
         def ask() -> list[str]:
             self._fs.invalidate_cache(path)
             names = set()
-            for info in self._fs.ls(path, True):
+            for info in self._call("ls", path, True):
                 name = str(info["name"]).rstrip("/").rpartition("/")[2]
                 # A store also lists the object that marks the folder.
                 if name and str(info["name"]).strip("/") != path.strip("/"):
@@ -248,7 +247,7 @@ class FsspecStore:
 
         def ask() -> list[str]:
             self._fs.invalidate_cache()
-            return sorted(self._fs.glob(path))
+            return sorted(self._call("glob", path))
 
         return self._alone(ask)
 

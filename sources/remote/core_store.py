@@ -151,10 +151,7 @@ class CoreStore:
             if answer.cause == "missing":
                 return []
             raise answer
-        # A store also lists the object that marks the folder.
-        marker = path.strip("/").rpartition("/")[2]
-        names = set(answer.data.decode().split("\0")) - {""}
-        return sorted(names - {marker} if f"{marker}/" not in names else names)
+        return sorted(set(answer.data.decode().split("\0")) - {""})
 
 
 class WebStore(CoreStore):

@@ -215,13 +215,21 @@ def _s3_credentials(named: list[str], profile: str) -> dict[str, str]:
     return {}
 
 
+@functools.lru_cache(4)
+def _parsed(path: str, changed_ns: int) -> configparser.RawConfigParser:
+    """Parse a file as it was at a time: each URL of a store asks for it."""
+    parser = configparser.RawConfigParser()
+    parser.read(path)
+    return parser
+
+
 def _aws_file(name: str, profile: str) -> dict[str, str]:
     """The settings of a profile in a file of AWS."""
     variable = {"config": "AWS_CONFIG_FILE", "credentials": "AWS_SHARED_CREDENTIALS_FILE"}[name]
-    parser = configparser.RawConfigParser()
+    path = os.path.expanduser(os.environ.get(variable, f"~/.aws/{name}"))
     try:
-        parser.read(os.path.expanduser(os.environ.get(variable, f"~/.aws/{name}")))
-    except (configparser.Error, UnicodeDecodeError):
+        parser = _parsed(path, os.stat(path).st_mtime_ns)
+    except (OSError, configparser.Error, UnicodeDecodeError):
         return {}
     section = next((s for s in (profile, f"profile {profile}") if parser.has_section(s)), None)
     return {} if section is None else dict(parser.items(section))

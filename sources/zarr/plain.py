@@ -322,7 +322,7 @@ class PlainReader(abc.ABC):
     """Reads items: rows of a row of chunks, or boxes of a chunk."""
 
     names_cells: bool
-    """Whether an error names cells instead of records."""
+    """Whether items are boxes, and an error names cells instead of records."""
 
     def __init__(self, store: PlainStore) -> None:
         """Read the array of `store`."""
@@ -340,7 +340,6 @@ class PlainReader(abc.ABC):
         """Start reading on the core's threads; the future has a ReadError if a chunk fails."""
         return self._store.started(self, wanted, inline=False)
 
-    @abc.abstractmethod
     def begin(
         self,
         items: Sequence[Any],
@@ -349,6 +348,8 @@ class PlainReader(abc.ABC):
         inline: bool = False,
     ) -> Any:
         """Begin to read items by the core; `stored` are their chunks, if they lie in no folder."""
+        start = self._chunks.start_boxes if self.names_cells else self._chunks.start
+        return start(items, stored, inline=inline)
 
     @abc.abstractmethod
     def coords(self, item: Any) -> list[Cells]:
@@ -435,15 +436,6 @@ class PlainRowReader(PlainReader):
         size = self._store.stored_bytes(math.prod(self._plain.grid[1:]), single=single)
         return np.full(len(chunks), size, np.int64)
 
-    def begin(
-        self,
-        items: Sequence[Any],
-        stored: Mapping[int, StoredChunk] | None = None,
-        *,
-        inline: bool = False,
-    ) -> Any:
-        return self._chunks.start(items, stored, inline=inline)
-
     def coords(self, item: Span | Scattered) -> list[Cells]:
         size = self._plain.chunk_shape[0]
         return self._across(item.chunk if isinstance(item, Scattered) else item.first // size)
@@ -482,15 +474,6 @@ class PlainBoxReader(PlainReader):
     def stored_bytes(self, chunks: IntArray) -> IntArray:
         """Bytes of chunks in storage, estimated from the first stored object."""
         return np.full(len(chunks), self._store.stored_bytes(1), np.int64)
-
-    def begin(
-        self,
-        items: Sequence[Any],
-        stored: Mapping[int, StoredChunk] | None = None,
-        *,
-        inline: bool = False,
-    ) -> Any:
-        return self._chunks.start_boxes(items, stored, inline=inline)
 
     def coords(self, item: Box | Scattered) -> list[Cells]:
         if isinstance(item, Box):

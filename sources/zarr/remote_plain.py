@@ -115,10 +115,25 @@ class RemotePlain(PlainStore):
             refused, others = self._read(reader, again, again=True)
             errors |= others
         for group, why in refused.items():
-            error = self.error(group.chunks[0], why, cells=reader.names_cells)
+            number, why = self._damaged_in(group, why)
+            error = self.error(number, why, cells=reader.names_cells)
             errors |= dict.fromkeys(group.places, error)
         if errors:
             raise partly_read(None, errors)
+
+    def _damaged_in(self, group: _Group, why: str) -> tuple[int, str]:
+        """The first damaged chunk of a group that was refused, and why, by reading each alone."""
+        if len(group.chunks) == 1:
+            return group.chunks[0], why
+        coords = np.transpose(np.unravel_index(group.chunks, self.plain.grid)).tolist()
+        alone = [
+            _Group([number], [self.whole(tuple(at))], [0], 1)
+            for number, at in zip(group.chunks, coords, strict=True)
+        ]
+        refused, _ = self._read(PlainBoxReader(self), alone, again=True)
+        found = {one.chunks[0]: reason for one, reason in refused.items()}
+        number = min(found, default=group.chunks[0])
+        return number, found.get(number, why)
 
     def _grouped(
         self, reader: PlainReader, wanted: Sequence[Span | Box | Scattered]

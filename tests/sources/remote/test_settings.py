@@ -176,6 +176,9 @@ def test_keys_of_odd_names_in_s3() -> None:
             store.url(f"d/{n}") for n in ("a b", "a%20b", "a+b")
         ]
         assert reader.glob(store.url("**/q*")) == [store.url("d/q?x")]
+        store.put("same/same", b"a file that is named like its folder")
+        store.put("same/", b"")
+        assert reader.names_in(store.url("same")) == ["same"]
         wrong = Fetcher(
             "Tests", {**store.storage_options, "endpoint_url": "http://127.0.0.1:1"}, CALM
         )

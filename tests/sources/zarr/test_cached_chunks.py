@@ -187,4 +187,16 @@ def test_a_chunk_that_the_core_refuses_is_an_error_as_of_local_files(
             assert asked.count("a/c/1/1") >= 1  # once more, past the cache
 
 
+def test_of_a_row_of_chunks_the_damaged_one_is_named(
+    folder: Path, cached: RemoteOptions, tmp_path: Path
+) -> None:
+    stored = with_two_members(folder)
+    with RangeServer(stored) as server:
+        for remote in (None, cached):
+            source = ZarrDataSource(server.url("a"), remote=remote)
+            with pytest.raises(ReadError, match=r"records 4 to 7 cannot be read: .*a/c/1/1: "):
+                source.read(np.arange(4, 6))
+            np.testing.assert_array_equal(source.read(np.array([0, 9])).shape, (2, 7))
+
+
 # ---- the store

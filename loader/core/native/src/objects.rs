@@ -352,7 +352,9 @@ fn opened(
 async fn listed(store: &dyn ObjectStore, prefix: &str) -> Answer {
     let folder = Path::parse(prefix).map_err(|error| ("other", error.to_string()))?;
     let found = store.list_with_delimiter(Some(&folder)).await.map_err(named)?;
-    let objects = found.objects.iter().filter_map(|one| one.location.filename()).map(str::to_owned);
+    // A store also lists the object that marks the folder.
+    let inside = found.objects.iter().filter(|one| one.location != folder);
+    let objects = inside.filter_map(|one| one.location.filename()).map(str::to_owned);
     let folders =
         found.common_prefixes.iter().filter_map(|one| Some(format!("{}/", one.filename()?)));
     let names: String = objects.chain(folders).flat_map(|name| [name, "\0".to_owned()]).collect();
